@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import partial
 from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -194,7 +195,7 @@ def test_only_ascii_digits_with_one_point_are_numbers() -> None:
     assert with_marks.values.tolist() == [4.0, 5.0, 6.0, 8.0]
 
 
-@pytest.mark.filterwarnings("ignore:digits without a token")
+@pytest.mark.filterwarnings("ignore:No token is worth")
 def test_vocabulary_size() -> None:
     class Padded(FakeTokenizer):
         def __len__(self) -> int:
@@ -276,13 +277,13 @@ def test_models_without_a_vocabulary_size_are_named(make: Any, options: Any, err
 @pytest.mark.parametrize(
     ("texts", "digits_only", "message"),
     [
-        ([], True, "no digit token among the tokenizer's 0 tokens; no option"),
-        (["a", "b"], False, "no number token among the tokenizer's 2 tokens; no option finds more"),
-        (["a", "42", "43"], True, "digits_only=False counts 2$"),
-        (["a", "Ġ4", "Ġ5"], True, "space_prefixed=True counts 2$"),
-        (["a", "Ġ42"], True, "; digits_only=False with space_prefixed=True counts 1$"),
-        (["a", "7"], True, r"two distinct.*'7' \(id 1\); no option"),
-        (["7", "Ġ7", "Ġ8"], True, r"two distinct.*'7' \(id 0\); space_prefixed=True counts 3$"),
+        ([], True, "no digit token among the tokenizer's 0 tokens. A whole token"),
+        (["a", "b"], False, "no number token among the tokenizer's 2 tokens. A whole token must be ASCII digits"),
+        (["a", "42", "43"], True, "2 of 2 number tokens would get no NTL: use digits_only=False. No token is worth 0"),
+        (["a", "Ġ4", "Ġ5"], True, "2 of 2 number tokens would get no NTL: use space_prefixed=True. No token .* 3, 6"),
+        (["a", "Ġ42"], True, "1 of 1 number tokens would get no NTL: use digits_only=False, space_prefixed=True."),
+        (["a", "7"], True, r"two distinct.*'7' \(id 1\). All 1 number tokens count. No token is worth 0, .* 6, 8, 9.$"),
+        (["7", "Ġ7", "Ġ8"], True, r"two distinct.*'7' \(id 0\). 2 of 3 number .*: use space_prefixed=True"),
         (["7", "07"], False, r"two distinct.*'7' \(id 0\), '07' \(id 1\)"),
     ],
 )
@@ -296,23 +297,22 @@ BOTH = {"digits_only": False, "space_prefixed": True}
 
 
 @pytest.mark.parametrize(
-    ("texts", "options", "counted", "better"),
+    ("texts", "options", "others", "better"),
     [
-        (LIKE_LLAMA_3, {}, "10 of the vocabulary's 1110", {"digits_only": False}),
-        (LIKE_LLAMA_3[:21], {"space_prefixed": True}, "10 of the vocabulary's 21", BOTH),
-        ([*DIGITS, *(f"Ġ{n}" for n in range(30))], {}, "10 of the vocabulary's 40", BOTH),
-        ([*DIGITS, *(f"▁{n}" for n in range(10, 30))], {"digits_only": False}, "10 of the vocabulary's 30", BOTH),
+        (LIKE_LLAMA_3, {}, "1,100 of 1,110", {"digits_only": False}),
+        (LIKE_LLAMA_3[:21], {"space_prefixed": True}, "11 of 21", {"digits_only": False}),
+        ([*DIGITS, *(f"Ġ{n}" for n in range(30))], {}, "30 of 40", BOTH),
+        ([*DIGITS, *(f"▁{n}" for n in range(10, 30))], {"digits_only": False}, "20 of 30", {"space_prefixed": True}),
     ],
 )
 def test_options_that_leave_most_numbers_out_warn(
-    texts: list[str], options: dict[str, bool], counted: str, better: dict[str, bool]
+    texts: list[str], options: dict[str, bool], others: str, better: dict[str, bool]
 ) -> None:
-    """The warning names the call that counts them, which does not warn."""
-    call = ", ".join(f"{name}={value}" for name, value in better.items())
-    message = f"only {counted} number tokens count.*from_tokenizer\\(tokenizer, {call}\\) counts them all"
+    """The warning names the options to change, and then there is none."""
+    change = ", ".join(f"{name}={value}" for name, value in better.items())
     _, (warned,) = found(FakeTokenizer(*texts), **options)
-    assert re.fullmatch(message, warned)
-    numbers, warned_again = found(FakeTokenizer(*texts), **better)
+    assert warned == f"{others} number tokens would get no NTL: use {change}."
+    numbers, warned_again = found(FakeTokenizer(*texts), **options | better)
     assert len(numbers) == len(texts) and warned_again == []
 
 
@@ -324,18 +324,20 @@ def test_options_that_count_half_of_the_numbers_do_not_warn(texts: list[str]) ->
 
 def test_missing_digits_warn_and_are_described() -> None:
     numbers, (warned,) = found(FakeTokenizer(*"01245678", "Ġ3"))
-    assert re.match(r"digits without a token: 3, 9;.*space_prefixed=True counts 9", warned)
-    assert "1 of 9 number tokens would get no NTL: use space_prefixed=True. No token is worth 9." in numbers.describe()
+    assert warned == "1 of 9 number tokens would get no NTL: use space_prefixed=True. No token is worth 9."
+    assert warned in numbers.describe()
     assert found(FakeTokenizer("10", "20"), digits_only=False)[1] == []  # which counts all of them
 
 
-OF_EVERY_TOKENIZER = r"NumberTokens\(|  ([\d.]+ is '|group \d|values with several tokens|\.\.\. and)"
+OF_EVERY_TOKENIZER = (
+    r"NumberTokens\(|  ([\d.]+ is '|group \d|values with several tokens|\.\.\. and|All [\d,]+ number tokens count\.$)"
+)
 
 
 def advice(tokenizer: Any, **options: bool) -> tuple[str, str]:
     """(what from_tokenizer warns of, what describe() notes of other number tokens and options)."""
     numbers, warned = found(tokenizer, **options)
-    _, *notes = (line for line in numbers.describe(most=0).splitlines() if not re.match(OF_EVERY_TOKENIZER, line))
+    notes = (line for line in numbers.describe(most=0).splitlines() if not re.match(OF_EVERY_TOKENIZER, line))
     return " ".join(warned), " ".join(notes)
 
 
@@ -343,9 +345,9 @@ def advice(tokenizer: Any, **options: bool) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (byte_level, "digits_only=False, space_prefixed=True\\) counts them all"),
-        (byte_level_with_digit_groups, "digits_only=False\\) counts them all"),
-        (sentencepiece_unigram, "other options: .*digits_only=False with space_prefixed=True counts"),
+        (byte_level, "26 of 36 number tokens would get no NTL: use digits_only=False, space_prefixed=True."),
+        (byte_level_with_digit_groups, "14 of 24 number tokens would get no NTL: use digits_only=False."),
+        (sentencepiece_unigram, "number tokens would get no NTL: use digits_only=False, space_prefixed=True."),
         (word_piece, "look like numbers that are written differently \\('##"),
     ],
 )
@@ -371,7 +373,7 @@ def test_forms_that_a_tokenizer_does_not_use_are_not_advised() -> None:
     assert "Ġ42" in tokenizer.get_vocab()
     tokenizer.pre_tokenizer = byte_level_with_digit_groups().pre_tokenizer
     warned, notes = advice(tokenizer)
-    assert "space_prefixed" not in warned + notes and "other options: digits_only=False counts" in notes
+    assert "space_prefixed" not in warned + notes and "would get no NTL: use digits_only=False." in notes
     tokenizer.add_tokens(["<num_7>"])  # only a text that spells it has this label
     assert "written differently ('<num_7>'" in advice(tokenizer)[0]
 
@@ -517,10 +519,10 @@ def test_numbers_that_no_loss_holds_are_left_out_and_named(texts: list[str], spa
 
 
 def test_numbers_that_no_loss_holds_count_nowhere() -> None:
-    """Not in the counts of other options, nor if there are no other numbers."""
+    """Not in the verdict, nor if there are no other numbers."""
     numbers, warned = found(FakeTokenizer(*DIGITS, *HUGE))  # only digits count
-    assert warned == [] and "other options" not in numbers.describe() and "beyond" not in numbers.describe()
-    for first, said in (("a", "no number token.*"), ("7", r"two distinct values.*'7' \(id 0\);.*")):
+    assert warned == [] and "would get no NTL" not in numbers.describe() and "beyond" not in numbers.describe()
+    for first, said in (("a", "no number token.*"), ("7", r"two distinct values.*'7' \(id 0\)\..*")):
         said += r"1 tokens are numbers beyond 1\.6e\+38 \('9{24}\.\.\.' \(id 1\)"
         with pytest.raises(ValueError, match=said):
             NumberTokens.from_tokenizer(FakeTokenizer(first, HUGE[0]), digits_only=False)
@@ -894,7 +896,6 @@ def test_descriptions() -> None:
     assert repr(numbers) == "NumberTokens(4 tokens in 3 groups, vocab_size=6)"
     notes = [
         "  1 of 5 number tokens would get no NTL: use space_prefixed=True. No token is worth 0, 1, 2, 3, 5, 6, 8, 9.",
-        "  other options: space_prefixed=True counts 5",
     ]
     assert numbers.describe(most=1).splitlines() == [
         repr(numbers),
@@ -1051,14 +1052,17 @@ def test_the_command_describes_a_tokenizer(tmp_path: Path, capsys: pytest.Captur
     for options, call in (({}, "tokenizer"), ({"digits_only": False}, "tokenizer, digits_only=False")):
         described = found(tokenizer, **options)[0].describe(3)
         assert f"NumberTokens.from_tokenizer({call})\n{described}\n" in printed
-    assert describe_command([str(tmp_path / "tokenizer.json"), "--most", "3"]) == 0
+    assert describe_command([str(tmp_path / "tokenizer.json")]) == 0
     assert capsys.readouterr().out == printed
-    no_digits = Tokenizer(models.WordLevel({"a": 0, "7": 1}, unk_token="a"))
-    no_digits.save(str(tmp_path / "tokenizer.json"))
-    assert describe_command([str(tmp_path)]) == 0 and "two distinct values" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), ("{", "EOF while"), ("{}", "Model missing")])
+NO_NUMBERS = Tokenizer(models.WordLevel({"a": 0, "7": 1}, unk_token="a")).to_str()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "No such file"), ("{", "EOF while"), ("{}", "Model missing"), (NO_NUMBERS, "two distinct values")],
+)
 def test_the_command_names_files_that_hold_no_tokenizer(
     content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,7 +44,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
         numbers = NumberTokens.from_tokenizer(tokenizer, vocab_size, *options).describe(MOST_VALUES)
     except ValueError as error:
         other = {} if verdict.get("good") else verdict  # if good, only vocab_size is wrong
-        return {"source": source, "problem": shortened(f"{error}.", MOST_LETTERS), **other}
+        return {"source": source, "problem": shortened(f"{error}".removesuffix(".") + ".", MOST_LETTERS), **other}
     return {"source": source, "numbers": numbers, **verdict}
 
 

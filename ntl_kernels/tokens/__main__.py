@@ -1,7 +1,4 @@
-"""``python -m ntl_kernels.tokens FOLDER_OR_FILE``: which tokens of a tokenizer count as numbers.
-
-It prints :meth:`NumberTokens.describe` for the default options and, if others count more, for those.
-"""
+"""``python -m ntl_kernels.tokens FOLDER_OR_FILE``: which tokens count as numbers, by default and with other options."""
 
 from __future__ import annotations
 
@@ -18,25 +15,19 @@ from .texts import Options, panics_as_errors, possible_labels, verdict, vocab_of
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m ntl_kernels.tokens", description="Which tokens of a tokenizer count as numbers.")
     parser.add_argument("path", type=Path, metavar="FOLDER_OR_FILE", help="a tokenizer.json, or a folder with one")
-    parser.add_argument("--most", type=int, default=3, help="values to list of each group (default: 3; all: -1)")
-    chosen = parser.parse_args(arguments)
-    file = chosen.path / "tokenizer.json" if chosen.path.is_dir() else chosen.path
+    path = parser.parse_args(arguments).path
+    warnings.simplefilter("ignore")  # the descriptions repeat them
     with needs("ntl_kernels.tokens", "tokenizers", "tokenizers"):
         from tokenizers import Tokenizer
     try:
         with panics_as_errors("the tokenizers package panicked"):
-            tokenizer = Tokenizer.from_file(str(file))
+            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
+        vocab = vocab_of(tokenizer)
+        _, _, best = verdict(vocab, possible_labels(tokenizer, vocab), Options())
+        for options in dict.fromkeys([Options(), best]):
+            print(f"{options.call}\n{NumberTokens.from_tokenizer(tokenizer, None, *options).describe(3)}\n")
     except Exception as error:  # the package raises nothing more specific
-        parser.error(f"{file}: {error}")
-    vocab = vocab_of(tokenizer)
-    _, _, best = verdict(vocab, possible_labels(tokenizer, vocab), Options())
-    warnings.simplefilter("ignore")  # the descriptions repeat them
-    for options in dict.fromkeys([Options(), best]):
-        try:
-            described = NumberTokens.from_tokenizer(tokenizer, None, *options).describe(chosen.most)
-        except ValueError as error:
-            described = str(error)
-        print(f"{options.call}\n{described}\n")
+        parser.error(f"{path}: {error}")
     return 0
 
 

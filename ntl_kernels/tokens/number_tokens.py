@@ -16,7 +16,6 @@ from torch import Tensor
 
 from .texts import (
     Options,
-    counts_of_options,
     examples,
     length_of,
     mapping_of_texts,
@@ -227,14 +226,11 @@ class NumberTokens:
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
         options, vocab = Options(digits_only, space_prefixed), vocab_of(tokenizer)
         found, labels = numbers_in(vocab, options), possible_labels(tokenizer, vocab)
-        (_, counted), *wider = ranking = counts_of_options(labels, options)
-        more = ", ".join(f"{wide.instead_of(options, ' with ')} counts {count}" for wide, count in wider)
-        no_other = "no option finds more (the whole token must be ASCII digits with at most one decimal point)"
-        uncounted = never_counted(labels, options)
-        ways = "; ".join([more or no_other, *uncounted])
+        (_, words, best), uncounted = verdict(vocab, labels, options), never_counted(labels, options)
+        notes, told = [words, *uncounted], " ".join([words, *uncounted])
         if not found:
             kind = "digit" if digits_only else "number"
-            raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens; {ways}")
+            raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens. {told}")
         size = size_for(vocab_size, model, tokenizer, vocab)
         beyond = [(text, token) for text, token in found if token >= size]
         if beyond:
@@ -244,26 +240,16 @@ class NumberTokens:
             )
         values = {token: float(without_mark(text)) for text, token in found}
         if len(set(values.values())) < 2:
-            raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}; {ways}")
-        absent = ", ".join(str(digit) for digit in range(10) if digit not in values.values())
-        warned = []
-        if absent and digits_only:
-            also = f" ({more})" if more else ""
-            warned.append(f"digits without a token: {absent}; labels with them get no number loss{also}")
-        best, most = ranking[-1]
-        if most > 2 * counted:
-            warned.append(
-                f"only {counted} of the vocabulary's {most} number tokens count, and labels with the others get no "
-                f"number loss; {best.call} counts them all"
-            )
-        for warning in [*warned, *uncounted]:
+            raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}. {told}")
+        lacks_digits = digits_only and not {*range(10)} <= set(values.values())
+        few = len(numbers_in(labels, best)) > 2 * len(numbers_in(labels, options))
+        for warning in notes if few or lacks_digits else uncounted:
             warnings.warn(warning, stacklevel=2)
         names = {token: text for text, token in found}
         lengths = sorted({length_of(text) for text, _ in found})
         place = {length: number for number, length in enumerate(lengths, 1) if group_by}
         group_of = {token: place.get(length_of(text), 1) for text, token in found}
-        notes = [verdict(vocab, labels, options)[1], *splits(tokenizer, vocab, group_of), *uncounted]
-        notes += [f"other options: {more}"] if more else []
+        notes[1:1] = splits(tokenizer, vocab, group_of)
         if group_by is None or len(lengths) == 1:
             return cls(values, size, names, notes)
         units = [10.0 ** min(before - 1, 38) for before, _ in lengths]  # float32 holds no larger power of ten

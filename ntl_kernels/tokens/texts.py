@@ -41,9 +41,9 @@ class Options(NamedTuple):
     digits_only: bool = True
     space_prefixed: bool = False
 
-    def instead_of(self, others: Options, joint: str = ", ") -> str:
+    def instead_of(self, others: Options) -> str:
         """The arguments that differ from other options."""
-        return joint.join(f"{name}={value}" for name, value in self._asdict().items() if value != getattr(others, name))
+        return ", ".join(f"{name}={value}" for name, value in self._asdict().items() if value != getattr(others, name))
 
     @property
     def call(self) -> str:
@@ -191,47 +191,40 @@ def mapping_of_texts(texts: Any, tokenizer: Any, names: Mapping[int, str]) -> di
     return dict(zip(found, values, strict=True))
 
 
-def counts_of_options(vocab: Vocab, chosen: Options) -> list[tuple[Options, int]]:
-    """(options, how many tokens they count): the chosen ones, and each choice that counts more than those before it."""
-    found = [(chosen, len(numbers_in(vocab, chosen)))]
-    for other in (chosen._replace(digits_only=False), chosen._replace(space_prefixed=True), Options(False, True)):
-        count = len(numbers_in(vocab, other))
-        if count > found[-1][1]:
-            found.append((other, count))
-    return found
-
-
 def verdict(vocab: Vocab, labels: Vocab, chosen: Options) -> tuple[bool, str, Options]:
-    """Whether the chosen options count all number tokens that can be labels, in words, and the options that do."""
-    ranking, others = counts_of_options(labels, chosen), never_counted(labels, chosen)
-    (_, counted), (best, most) = ranking[0], ranking[-1]
+    """Whether the chosen options count all number tokens that can be labels, in words, and the options that count most.
+
+    Among options that count as many, the first of these is best: the chosen ones, all lengths, leading spaces, both.
+    """
+    choices = chosen, chosen._replace(digits_only=False), chosen._replace(space_prefixed=True), Options(False, True)
+    counts = {options: len(numbers_in(labels, options)) for options in choices}
+    best = max(counts, key=counts.__getitem__)
+    counted, most, others = counts[chosen], counts[best], never_counted(labels, chosen)
     words = f"All {most:,} number tokens count{', apart from those named below' * bool(others)}."
     if counted < most:
         words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
+    if not most:
+        words = "A whole token must be ASCII digits with at most one decimal point, and none is."
     values = {value_of(text, best) for text, _ in vocab}
     missing = [str(digit) for digit in range(10) if digit not in values]
-    if missing:
+    if most and missing:
         words += f" No token is worth {', '.join(missing)}."
-    return counted == most and not missing and not others, words, best
+    return not (counted < most or missing or others), words, best
 
 
 def splits(tokenizer: Any, vocab: Vocab, groups: Mapping[int, int]) -> Iterator[str]:
-    """How a tokenizer splits sample numbers, with the group of each token; nothing for an object that cannot encode.
-
-    Args:
-        groups: number token -> its group, from 1.
-    """
+    """How a tokenizer splits sample numbers, and the group of each number token, from 1, if there are several; nothing
+    for an object that cannot encode."""
     names, several = {token: text for text, token in vocab}, len(set(groups.values())) > 1
     for sample in SAMPLES:
         try:
-            tokens = [(token, names[token]) for token in encoded(tokenizer, sample)]
+            tokens = encoded(tokenizer, sample)
+            pieces = [repr(names[token]) for token in tokens]
         except Exception:  # whatever it raises, the object cannot encode
             return
-        if not tokens:
-            return
-        group = {token: f" (group {groups[token]})" if several else "" for token, _ in tokens if token in groups}
-        pieces = " + ".join(f"{text!r}{group.get(token, ' (CE alone)')}" for token, text in tokens)
-        yield f"{sample} is {pieces}"
+        marks = [f" (group {groups[token]})" * several if token in groups else " (CE alone)" for token in tokens]
+        if pieces:
+            yield f"{sample} is {' + '.join(map(str.__add__, pieces, marks))}"
 
 
 def never_counted(vocab: Vocab, options: Options) -> list[str]:

@@ -80,8 +80,8 @@ def test_what_the_library_refuses_is_said_in_its_words() -> None:
     """With the options that would help, but never with a verdict that all is well."""
     assert asked(made_of(["the", "apples"])) == {
         "source": "my.json: 2 tokens",
-        "problem": "no digit token among the tokenizer's 2 tokens; no option finds more (the whole token must be ASCII "
-        "digits with at most one decimal point).",
+        "problem": "no digit token among the tokenizer's 2 tokens. A whole token must be ASCII digits with at most one "
+        "decimal point, and none is.",
     }
     spaced = asked(made_of(SPACED))
     assert "no digit token among" in spaced["problem"] and "use space_prefixed=True" in spaced["words"]
