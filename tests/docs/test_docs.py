@@ -31,7 +31,7 @@ PROSE = [*PAGES, ROOT / "CONTRIBUTING.md"]
 SLOW = {"recipes.md", "frameworks.md"}
 """Pages whose code trains models, or starts processes."""
 NEEDS = {
-    "recipes.md": needs("trl", 0, to="be imported by the first recipe"),
+    "recipes.md": needs("trl", 0, to="be imported by a recipe"),
     "huggingface.md": needs("trl", 0, to="be imported by the page"),
     "migration.md": pytest.mark.skipif(
         not hasattr(F, "linear_cross_entropy"), reason=f"torch {torch.__version__} has no F.linear_cross_entropy"
