@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import TypeAlias
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +30,8 @@ LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LABEL_DTYPES = (torch.int64, torch.int32)
 Denominator: TypeAlias = "int | float | Tensor | None"
 """A denominator as the caller passed it."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def checked_problem(
@@ -90,13 +94,20 @@ def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk_size
         raise ValueError(f"chunk_size must be a positive int or None; got {chunk_size!r}")
 
 
-def check_options(unknown: Mapping[str, object]) -> None:
-    """Raise for keywords that a loss does not have; those of the configuration are the commonest."""
-    if unknown:
-        name, value = next(iter(unknown.items()))
-        known = name in {field.name for field in fields(NTLConfig)}
-        remedy = f": pass config=NTLConfig({name}={value!r})" if known else ""
-        raise TypeError(f"a loss has no argument {name!r}{remedy}")
+def explains_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function that takes a configuration say so where an option of NTLConfig is passed beside it."""
+    known = signature(function).parameters
+    misplaced = {field.name for field in fields(NTLConfig)} - set(known)
+
+    @wraps(function)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name in misplaced:
+                config = "config" if "config" in known else "ntl_config"
+                raise TypeError(f"no argument {name!r}: pass {config}=NTLConfig({name}={kwargs[name]!r})")
+        return function(*args, **kwargs)
+
+    return explained
 
 
 def check_numbers(numbers: NumberTokens, shape: Sequence[int]) -> None:

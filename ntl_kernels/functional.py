@@ -6,11 +6,9 @@ The arguments become a :class:`Problem`. :mod:`ntl_kernels.dispatch` computes it
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from torch import Tensor
 
-from .checks import check_linear, check_numbers, check_options, check_tensor, checked_problem
+from .checks import check_linear, check_numbers, check_tensor, checked_problem, explains_options
 from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from .dispatch import as_result, loss_of_hidden, loss_of_logits
 from .problem import RowInputs
@@ -19,6 +17,7 @@ from .tokens import NumberTokens
 from .tracing import has_dtensor
 
 
+@explains_options
 def cross_entropy_ntl(
     logits: Tensor,
     labels: Tensor,
@@ -38,7 +37,6 @@ def cross_entropy_ntl(
     inplace: bool = False,
     return_parts: bool = False,
     backend: str = "auto",
-    **unknown: NoReturn,
 ) -> Tensor | NTLOutput:
     """Cross-entropy + lambda * Number Token Loss of logits, computed together with their gradient.
 
@@ -96,7 +94,6 @@ def cross_entropy_ntl(
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083; z-loss: PaLM, arXiv 2204.02311;
     softcap: Gemma 2, arXiv 2408.00118.
     """
-    check_options(unknown)
     check_tensor("logits", logits)
     check_numbers(numbers, logits.shape)
     spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)
@@ -110,6 +107,7 @@ def cross_entropy_ntl(
     return as_result(loss_of_logits(logits, problem, inplace), problem, return_parts)
 
 
+@explains_options
 def linear_cross_entropy_ntl(
     hidden: Tensor,
     weight: Tensor,
@@ -132,7 +130,6 @@ def linear_cross_entropy_ntl(
     num_numbers: int | float | Tensor | None = None,
     return_parts: bool = False,
     backend: str = "auto",
-    **unknown: NoReturn,
 ) -> Tensor | NTLOutput:
     """:func:`cross_entropy_ntl` of ``hidden @ weight.T + bias``, without storing all logits at once.
 
@@ -165,7 +162,6 @@ def linear_cross_entropy_ntl(
         >>> linear_cross_entropy_ntl(hidden, head.weight, torch.tensor([2, 7, 1, 5]), numbers).item()
         2.3294...
     """
-    check_options(unknown)
     check_linear(hidden, weight, bias, chunk_size)
     check_numbers(numbers, weight.shape[:1])
     spec = spec_of(config, numbers, ignore_index, label_smoothing, z_loss, softcap, logit_scale, reduction)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .checks import check_numbers, check_weight
+from .checks import check_numbers, check_weight, explains_options
 from .config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from .functional import cross_entropy_ntl, linear_cross_entropy_ntl
 from .spec import spec_of
@@ -47,6 +47,7 @@ class CrossEntropyNTLLoss(NTLLoss):
         tensor(2.1628)
     """
 
+    @explains_options
     def __init__(
         self,
         numbers: NumberTokens,
@@ -94,6 +95,7 @@ class LinearCrossEntropyNTLLoss(NTLLoss):
         tensor(2.1628)
     """
 
+    @explains_options
     def __init__(
         self,
         numbers: NumberTokens,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
@@ -111,6 +113,27 @@ def test_whatever_the_loss_depends_on_is_settled_anew() -> None:
         torch.testing.assert_close(loss, expected)
         found.add(round(float(loss), 5))
     assert len(found) > 0.7 * len(numbers) * len(configs) * len(options)
+
+
+@pytest.mark.parametrize("road", [road for road in ROADS if road != "statistics"])
+@pytest.mark.usefixtures("_no_collection")
+def test_an_option_of_the_configuration_is_told_where_it_belongs(road: str) -> None:
+    """Whatever its value; for another unknown name, Python has the error. Compiled code and transforms say the same."""
+    numbers, call = number_tokens(), ROADS[road]
+    options = {"kind": "mse", "reweigh": True, "huber_delta": 2.0} | ({} if road == "hidden" else {"weight": 0.5})
+    assert set(options) < {field.name for field in fields(NTLConfig)}
+    for name, value in options.items():
+        told = f"no argument '{name}': pass config=NTLConfig({name}={value!r})"
+        with pytest.raises(TypeError, match=f"{re.escape(told)}$"):
+            call(numbers, config=NTLConfig(), **{name: value})
+    for each in (call, torch.compile(call, backend="eager"), torch.compile(call, backend="eager", fullgraph=True)):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'smoothing'$"):
+            each(numbers, smoothing=0.1)
+
+
+def test_transforms_tell_where_an_option_belongs() -> None:
+    with pytest.raises(TypeError, match=r"pass config=NTLConfig\(weight=0.5\)$"):
+        torch.func.grad(lambda x: cross_entropy_ntl(x, LABELS, number_tokens(), weight=0.5))(LOGITS)
 
 
 def test_a_lambda_is_checked_with_every_choice_of_the_rest() -> None:

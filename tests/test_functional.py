@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, checks, cross_entropy_ntl
+from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, checks, cross_entropy_ntl, number_statistics
 
 from .problems import TRUE_LOSSES, Answer, Problem, check, random_problem, solve
 from .row_cases import InfiniteRows
@@ -412,11 +413,28 @@ def test_numpy_scalars_are_numbers(number: np.number, backend: str) -> None:
         ({"logits": LOGITS[:3]}, ValueError, r"labels.*\(3,\).*\(4,\)"),
         ({"logits": torch.randn(4, 51)}, ValueError, "50.*51"),
         ({"logits": torch.tensor(1.0)}, ValueError, "0-d"),
+        ({"logits": torch.randn(4, 49, 51)}, ValueError, "vocabulary of 50 tokens; got 51 columns"),
     ],
 )
 def test_wrong_logits_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         cross_entropy_ntl(**{"labels": LABELS, "numbers": DIGITS, **options})
+
+
+@pytest.mark.parametrize("shape", [(4, 50, 3), (4, 50, 3, 2)], ids=str)
+def test_classes_in_dimension_1_are_told_to_move(shape: tuple[int, ...]) -> None:
+    """The remedy gives the loss that ``F.cross_entropy`` gives without it."""
+    logits, config = torch.randn(shape), NTLConfig(weight=0.0)
+    labels = torch.randint(50, logits.select(1, 0).shape)
+    said = re.escape(
+        f"got {shape}, with the vocabulary in dimension 1 as for F.cross_entropy: pass logits.movedim(1, -1)"
+    )
+    with pytest.raises(ValueError, match=said):
+        cross_entropy_ntl(logits, labels, DIGITS, config=config)
+    with pytest.raises(ValueError, match=said):
+        number_statistics(logits, DIGITS)
+    loss = cross_entropy_ntl(logits.movedim(1, -1), labels, DIGITS, config=config)
+    torch.testing.assert_close(loss, F.cross_entropy(logits, labels))
 
 
 @every_wrong_argument

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ..checks import check_linear, check_tensor, checked_problem
+from ..checks import check_linear, check_tensor, checked_problem, explains_options
 from ..config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from ..dispatch import as_result
 from ..problem import RowInputs
@@ -15,6 +15,7 @@ from .collectives import checked_group
 from .split import Split, loss_of_head_shard, loss_of_shard
 
 
+@explains_options
 def vocab_parallel_cross_entropy_ntl(
     logits_shard: Tensor,
     labels: Tensor,
@@ -82,6 +83,7 @@ def vocab_parallel_cross_entropy_ntl(
     return as_result(loss_of_shard(logits_shard, problem, split, inplace), problem, return_parts)
 
 
+@explains_options
 def vocab_parallel_linear_cross_entropy_ntl(
     hidden: Tensor,
     weight_shard: Tensor,

@@ -48,6 +48,15 @@ def test_loss_function(case: str) -> None:
     torch.testing.assert_close(model.eval()(**batch, shift_labels=targets).loss, expected)
 
 
+@pytest.mark.parametrize(
+    "install", [apply_ntl_to_model, set_ntl_loss_function, ntl_loss_function, ntl_compute_loss_func]
+)
+def test_an_option_of_the_configuration_is_told_where_it_belongs(install: Any) -> None:
+    given = (make_model(), NUMBERS) if install in (apply_ntl_to_model, set_ntl_loss_function) else (NUMBERS,)
+    with pytest.raises(TypeError, match=r"argument 'weight': pass config=NTLConfig\(weight=0.5\)$"):
+        install(*given, weight=0.5)
+
+
 def test_loss_function_denominators() -> None:
     model, batch = make_model(), make_batch()
     model.loss_function = ntl_loss_function(NUMBERS)

@@ -15,7 +15,14 @@ import transformers
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from torch import Tensor
-from transformers import Seq2SeqTrainingArguments, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    DataCollatorForSeq2Seq,
+    DataCollatorWithPadding,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from ntl_kernels import NTLConfig, NTLOutput, NumberTokens, cross_entropy_ntl
 from ntl_kernels.integrations.transformers import (
@@ -41,6 +48,7 @@ from .training import (
     exact_loss,
     large_batch,
     log_of,
+    make_tokenizer,
     settings,
     step_of,
     to_rows,
@@ -590,8 +598,56 @@ class TestErrors:
         with pytest.raises(ValueError, match="'fused_linear_cross_entropy': False"):
             NTLTrainer(make_model(), args, numbers=NUMBERS)
 
-    def test_batches_without_labels(self, tmp_path: Path) -> None:
-        trainer = make_trainer(make_model(), tmp_path, numbers=NUMBERS)
-        trainer.train_dataset = [{"input_ids": row["input_ids"]} for row in trainer.train_dataset]
-        with pytest.raises(ValueError, match="needs labels in every batch; got input_ids"):
+    def test_options_of_the_configuration(self, tmp_path: Path) -> None:
+        for cls in (NTLTrainer, NTLSeq2SeqTrainer):
+            with pytest.raises(TypeError, match=r"argument 'weight': pass ntl_config=NTLConfig\(weight=0.5\)$"):
+                cls(make_model(), arguments(tmp_path, 2, 4), numbers=NUMBERS, weight=0.5)
+
+    @pytest.mark.parametrize(("cls", "case"), [(NTLTrainer, "llama"), (NTLSeq2SeqTrainer, "t5")])
+    def test_batches_without_labels(self, cls: Any, case: str, tmp_path: Path) -> None:
+        model = make_model(case)
+        rows = [{"input_ids": row["input_ids"]} for row in to_rows(model)]
+        args = Seq2SeqTrainingArguments(**settings(tmp_path, 2, 4))
+        trainer = cls(model, args, train_dataset=rows, numbers=NUMBERS)
+        said = f"{cls.__name__} needs labels in every batch; got input_ids.*the input_ids, with -100 where there is no"
+        with pytest.raises(ValueError, match=said):
             trainer.train()
+
+    @pytest.mark.parametrize(("cls", "case"), [(NTLTrainer, "llama"), (NTLSeq2SeqTrainer, "t5")])
+    @pytest.mark.parametrize("form", [list, torch.tensor])
+    @pytest.mark.parametrize("collator", [None, DataCollatorWithPadding, "labels alone"])
+    def test_rows_that_nothing_pads(self, collator: Any, form: Any, cls: Any, case: str, tmp_path: Path) -> None:
+        """In training and in evaluation; what the error recommends then works."""
+        model, tokenizer = make_model(case), make_tokenizer(VOCAB)
+        lengths = [(4 if collator == "labels alone" else 3 + place, 2 + place) for place in range(ROWS)]
+        if case == "llama":
+            lengths = [(max(pair), max(pair)) for pair in lengths]
+        rows = [{"input_ids": form([20] * read), "labels": form([15] * told)} for read, told in lengths]
+        args = Seq2SeqTrainingArguments(**settings(tmp_path, ROWS, 1))
+        given = {"train_dataset": rows, "eval_dataset": rows, "numbers": NUMBERS}
+        if collator is DataCollatorWithPadding:
+            given["data_collator"] = collator(tokenizer)
+        trainer = cls(model, args, **given)
+        name = "DataCollatorWithPadding" if "data_collator" in given else "default_data_collator"
+        said = rf"have \d to \d+ tokens, and {name} does not pad input_ids and labels: pass .*DataCollatorForSeq2Seq\("
+        for run in (trainer.train, trainer.evaluate):
+            with pytest.raises(ValueError, match=said):
+                run()
+        given["data_collator"] = DataCollatorForSeq2Seq(tokenizer)
+        if form is list:
+            assert cls(model, args, **given).evaluate()["eval_ce"] > 0
+
+    def test_other_errors_of_a_collator_are_its_own(self, tmp_path: Path) -> None:
+        """A tokenizer without padding, and a collator that also raises for one row."""
+        rows = [{"input_ids": [20] * length, "labels": [15] * length} for length in (3, 5)]
+        tokenizer = make_tokenizer(VOCAB)
+        tokenizer.pad_token = None
+
+        def broken(rows: list[Any]) -> Any:
+            raise RuntimeError("of its own")
+
+        for collator, said in ((DataCollatorForSeq2Seq(tokenizer), "does not have a padding token"), (broken, "own$")):
+            trainer = make_trainer(make_model(), tmp_path, data=rows, numbers=NUMBERS)
+            trainer.data_collator = collator
+            with pytest.raises((RuntimeError, ValueError), match=said):
+                trainer.train()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ...checks import explains_options
 from ...config import DEFAULT_CONFIG, NTLConfig
 from ...tokens import NumberTokens
 from .forwards import Installed, bound_forward, describe, innermost, install, unbound, uninstall, watched_loss
@@ -19,6 +20,7 @@ from .probes import LogitTransform, Reading, guessed_transform
 from .targets import NTLOptions, shift_or_raise
 
 
+@explains_options
 def apply_ntl_to_model(
     model: Any,
     numbers: NumberTokens,
@@ -103,6 +105,7 @@ def apply_ntl_to_model(
     return model
 
 
+@explains_options
 def set_ntl_loss_function(
     model: Any,
     numbers: NumberTokens,

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...checks import explains_options
 from ...config import DEFAULT_CONFIG, NTLConfig, NTLOutput
 from ...functional import cross_entropy_ntl
 from ...modules import CrossEntropyNTLLoss
@@ -160,6 +161,7 @@ def warn_once(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
+@explains_options
 def ntl_loss_function(
     numbers: NumberTokens,
     config: NTLConfig = DEFAULT_CONFIG,
@@ -290,6 +292,7 @@ def shifted(values: Tensor, last: int) -> Tensor:
     return F.pad(values[..., 1:], (0, 1), value=last)
 
 
+@explains_options
 def ntl_compute_loss_func(
     numbers: NumberTokens,
     config: NTLConfig = DEFAULT_CONFIG,

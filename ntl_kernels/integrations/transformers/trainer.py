@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import find_batch_size
 
+from ...checks import explains_options
 from ...config import NTLConfig, NTLOutput, check_number
 from ...tokens import NumberTokens
 from .counting import Sums, Totals, count_window, sums_of, watch_repetitions, without_repeated_samples
@@ -70,14 +71,19 @@ class KeepsNumberWeights:
         is_weighted = any(isinstance(row, Mapping) and NUMBER_WEIGHTS in row for row in rows)
         try:
             batch = self.collator(rows)
-        except ValueError as error:
-            lengths = {len(row["input_ids"]) for row in rows if isinstance(row, Mapping) and "input_ids" in row}
-            if len(lengths) < 2:
+        except (RuntimeError, ValueError) as error:
+            lengths = [
+                {len(row[name]) for row in rows if isinstance(row, Mapping) and hasattr(row.get(name), "__len__")}
+                for name in ("input_ids", "labels")
+            ]
+            found = max(lengths, key=len)
+            if len(found) < 2:
                 raise
+            self.collator(rows[:1])  # raises if the lengths are not the cause
             name = getattr(self.collator, "__name__", type(self.collator).__name__)
             raise ValueError(
-                f"the rows of a batch have {min(lengths)} to {max(lengths)} tokens, which {name} does not pad: pass "
-                "data_collator=DataCollatorForSeq2Seq(tokenizer), which pads labels with -100"
+                f"the rows of a batch have {min(found)} to {max(found)} tokens, and {name} does not pad input_ids and "
+                "labels: pass data_collator=DataCollatorForSeq2Seq(tokenizer), which pads labels with -100"
             ) from error
         if is_weighted and NUMBER_WEIGHTS not in batch:
             raise ValueError(
@@ -127,6 +133,7 @@ class NTLTrainerMixin(Host):
         >>> trainer = MyTrainer(model, args, train_dataset=rows, numbers=numbers)
     """
 
+    @explains_options
     def __init__(
         self,
         *args: Any,
@@ -261,8 +268,8 @@ class NTLTrainerMixin(Host):
         """The target of each position of a batch."""
         if not label_names(batch):
             raise ValueError(
-                f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}. For a causal model they are "
-                "the input_ids, with -100 where there is no loss (padding, prompts)"
+                f"{type(self).__name__} needs labels in every batch; got {', '.join(batch)}. For a causal model they "
+                "are the input_ids, with -100 where there is no loss (padding, prompts)"
             )
         labels, shift_labels, weights = (batch.get(name) for name in ("labels", "shift_labels", NUMBER_WEIGHTS))
         virtual = virtual_tokens(self.model)
