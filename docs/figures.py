@@ -6,6 +6,7 @@ without these colours and use those of stylesheets/extra.css.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ import torch
 from ntl_kernels import NTLConfig, NumberTokens, cross_entropy_ntl
 
 FOLDER = Path(__file__).parent / "pages" / "figures"
+LOG = Path(__file__).parent.parent / "benchmarks" / "results" / "recipe-texts.json"
+"""The log of the recipe for one's own texts."""
 COLOURS = {
     "text": ("#1f2328", "#e6edf3"),
     "faint": ("#59636e", "#9da7b3"),
@@ -364,6 +367,41 @@ def bar(middle: float, top: float, bottom: float, colour: str) -> str:
     return f'<rect x="{middle - 15:g}" y="{top:g}" width="30" height="{bottom - top:g}" fill="{colour}"/>'
 
 
+def training() -> str:
+    """What the recipe for one's own texts logged: lines of the training batches, dots of the test rows."""
+    log = json.loads(LOG.read_text(encoding="utf-8"))["log"]
+
+    def points(name: str) -> list[tuple[int, float]]:
+        return [(entry["step"], float(entry[name])) for entry in log if name in entry]
+
+    def parts() -> Iterator[str]:
+        left, right, height, size = 150, 480, 84, 15
+        steps = max(entry["step"] for entry in log)
+        for panel, (name, words) in enumerate({"ce": "CE", "ntl": "NTL", "number_mae": "number_mae"}.items()):
+            lines, dots, bottom = points(name), points(f"eval_{name}"), 20 + (panel + 1) * height
+            top = max(value for _, value in [*lines, *dots])
+
+            def place(point: tuple[int, float], bottom: int = bottom, top: float = top) -> tuple[float, float]:
+                step, value = point
+                return left + (right - left) * step / steps, round(bottom - (height - 24) * value / top, 1)
+
+            yield text(10, bottom - 26, words, size=size, bold=True)
+            yield path([(left, bottom), (right, bottom)], FAINT, 1)
+            yield path([place(point) for point in lines], BLUE, 2)
+            for point in dots:
+                x, y = place(point)
+                yield f'<circle cx="{x:g}" cy="{y:g}" r="4" fill="{ORANGE}"/>'
+            x, y = place(dots[0])
+            yield text(x - 10, y + 5, f"{dots[0][1]:.2f}", "end", size, ORANGE)
+            x, y = place(dots[-1])
+            yield text(x + 10, y + 5, f"{dots[-1][1]:.2f}", size=size, fill=ORANGE)
+        for step in (0, steps // 2, steps):
+            yield text(left + (right - left) * step / steps, 294, f"{step}", "middle", size, FAINT)
+        yield text(left, 318, "steps; line: training batches, dots: test rows", size=size, fill=FAINT)
+
+    return drawing(330, parts(), width=540)
+
+
 LAYERS = (
     ("demo | integrations | ntloss", "built on the functions: Trainers, drop-in classes, tools"),
     ("evaluation | modules | number_weights", "numbers in texts; the functions as nn.Modules; weights of labels"),
@@ -412,6 +450,7 @@ FIGURES = {
     "device": device,
     "transport": transport,
     "lengths": lengths,
+    "training": training,
     "layers": layers,
 }
 

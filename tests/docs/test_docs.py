@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -237,6 +238,27 @@ def test_diagrams_are_up_to_date(
     monkeypatch.setattr(sys, "argv", ["figures.py", "--check"])
     monkeypatch.setitem(figures.FIGURES, "row", lambda: "another drawing")
     assert figures.main() == 1 and "row.svg is out of date" in capsys.readouterr().out
+
+
+def test_the_run_of_a_recipe_is_told_as_it_was_logged(figures: Any) -> None:
+    log = json.loads(figures.LOG.read_text())["log"]
+    losses, answers = ([entry for entry in log if name in entry] for name in ("eval_ce", "eval_mae"))
+    assert [entry["step"] for entry in answers] == [0, 100, 200]
+    told = " ".join((DOCS / "pages" / "recipes.md").read_text().split())
+    ends = (
+        ", ".join(f"{entry[f'eval_{name}']:.2f}" for name in ("ce", "ntl", "number_mae"))
+        for entry in (losses[0], losses[-1])
+    )
+    start, end = (" and ".join(each.rsplit(", ", 1)) for each in ends)
+    assert f"from {start} to {end}]" in told
+    medians, maes = ([f"{entry[f'eval_{name}']:,.0f}" for entry in answers] for name in ("median_error", "mae"))
+    numbers = [1 - entry["eval_no_number"] for entry in answers]
+    assert (
+        f"Before training, {numbers[0]:.0%} of the answers were numbers, with a median error of {medians[0]} dollars"
+        in told
+    )
+    assert numbers[1:] == [1, 1] and f"all were, with {medians[1]}, and after 200 with {medians[2]}" in told
+    assert f"(MAE {maes[1]}, then {maes[2]})" in told
 
 
 def test_diagrams_bring_their_own_colours(figures: Any) -> None:
