@@ -98,6 +98,7 @@ def on_page_content(content: str, **_: Any) -> str:
 def diagram(title: str, path: str) -> str:
     """A diagram as part of the page, coloured by the page's style sheet instead of its own."""
     svg = STYLE.sub("", (PAGES / path).read_text(encoding="utf-8"))
+    svg = re.sub(r'(id="|url\(#)tip', rf"\1tip-{Path(path).stem}", svg)  # an id is unique on its page
     return svg.replace('role="img"', f'role="img" aria-label="{title}" class="diagram"', 1)
 
 
