@@ -507,9 +507,11 @@ def test_what_the_readme_says_of_tokens_of_several_digits() -> None:
         counts += [f"{verdicts.count('lower')} of {len(verdicts)}"]
     short = [difference.verdict for each in (like_llama, like_gpt2) for difference in each["too_short"]]
     told = " ".join(report.README.read_text().replace("\n>", "").split())
-    errors = f"{counts[0]} errors (three measures, three tasks) with a tokenizer like Llama 3's"
-    assert f"reduced {errors} and {counts[1]} with one like GPT-2's" in told
-    assert f"too few digits in {short.count('higher')} of {len(short)} comparisons" in told
+    helped = (
+        f"{counts[0]} comparisons (three errors, three tasks) with Llama 3-like tokens and in {counts[1]} with GPT-2"
+    )
+    assert f"NTL then helped in {helped}-like ones" in told
+    assert f"answers were too short more often in {short.count('higher')} of {len(short)}." in told
 
 
 def test_what_the_readme_says_of_sampled_answers() -> None:
