@@ -134,9 +134,9 @@ HELP = (
         ),
     ),
     Advice(
-        "**What it costs:** cross-entropy {0} on house values, {1} on fares, {2} on jokes; too few digits in more fares "
-        "({3}). Soft labels: cross-entropy {4} on fares in bins. Small models: one of three errors of sensor readings "
-        "(log MAE) {5}.",
+        "**What it costs:** cross-entropy {0} on house values, {1} on fares, {2} on jokes; too few digits in more "
+        "fares ({3}). Soft labels: cross-entropy {4} on fares in bins. Small models: one of three errors of sensor "
+        "readings (log MAE) {5}.",
         (
             *about_each((HOUSES, RIDES, RATED), loss=NTL, ce="higher"),
             *about(**RIDES, loss=NTL, too_short="higher"),
@@ -145,10 +145,10 @@ HELP = (
         ),
     ),
     Advice(
-        "**Try first** a regression head if the number is the whole answer (MAE for diamonds: NTL's is {0} beside it), a "
-        "rating's [expected score](docs/pages/evaluation.md#ratings) (MAE of jokes, with CE alone: {2} beside greedy "
-        f"NTL), or, with CE alone, the median of {SAMPLES} sampled answers: its MAE was smaller than NTL's on taxi fares "
-        "and jokes, and nowhere reliably larger.",
+        "**Try first** a regression head if the number is the whole answer (MAE for diamonds: NTL's is {0} beside it), "
+        "a rating's [expected score](docs/pages/evaluation.md#ratings) (MAE of jokes, with CE alone: {2} beside greedy "
+        f"NTL), or, with CE alone, the median of {SAMPLES} sampled answers: its MAE was smaller than NTL's on taxi "
+        "fares and jokes, and nowhere reliably larger.",
         (
             *about(**STONES, loss=NTL, beside="MSE", mae="higher"),
             *about(**RIDES, loss="CE", split=MEDIANS, beside=NTL, beside_split="test", mae="lower"),

@@ -36,8 +36,8 @@ CAPTION = (
     "faster or smaller.**"
 )
 WAYS_TEXT = (
-    "On CPUs, times are with kept memory, which the process reuses from step to step; with fresh memory, the default of "
-    "PyTorch on Linux for large tensors, they differ. "
+    "On CPUs, times are with kept memory, which the process reuses from step to step; with fresh memory, the default "
+    "of PyTorch on Linux for large tensors, they differ. "
 )
 SMALL_TEXT = "Very small problems are dominated by the cost of calling operations."
 MEMORY_TEXT = (

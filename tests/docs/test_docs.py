@@ -252,12 +252,10 @@ def test_the_run_of_a_recipe_is_told_as_it_was_logged(figures: Any) -> None:
     start, end = (" and ".join(each.rsplit(", ", 1)) for each in ends)
     assert f"from {start} to {end}]" in told
     medians, maes = ([f"{entry[f'eval_{name}']:,.0f}" for entry in answers] for name in ("median_error", "mae"))
-    numbers = [1 - entry["eval_no_number"] for entry in answers]
-    assert (
-        f"Before training, {100 * numbers[0]:.0f} of the answers were numbers, with a median error of {medians[0]} dollars"
-        in told
-    )
-    assert numbers[1:] == [1, 1] and f"all were, with {medians[1]}, and after 200 with {medians[2]}" in told
+    numbers = [100 - 100 * entry["eval_no_number"] for entry in answers]
+    before = f"{numbers[0]:.0f} of the answers were numbers, with a median error of {medians[0]} dollars"
+    assert f"Before training, {before}" in told
+    assert numbers[1:] == [100, 100] and f"all were, with {medians[1]}, and after 200 with {medians[2]}" in told
     assert f"(MAE {maes[1]}, then {maes[2]})" in told
 
 
