@@ -101,7 +101,7 @@ def table_row(row: Headline, ours: list[Record], plain: list[Record]) -> list[st
     means = [rounded(fmean(values_of(side, row.split, shown)), 3) for side in (plain, ours)]
     found, mae = (compare(ours, plain, row.split, metric) for metric in (shown, "mae"))
     seeds = f"{found.lower} of {found.pairs}" if found else ""
-    return [name, METRICS[shown], *means, marked(found, shown), seeds, marked(mae, "mae") * (shown != "mae")]
+    return [name, METRICS[shown], *means, marked(found, shown), seeds, marked(mae, "mae") * (shown != UNMOVED)]
 
 
 def measure(row: Headline, ours: list[Record], plain: list[Record]) -> str:

@@ -169,8 +169,11 @@ def headline_parts(runs: Sequence[Record], yardsticks: Record) -> list[str]:
 def finetuned_parts(runs: Sequence[Record], yardsticks: Record) -> list[str]:
     """What was fine-tuned, the table and its caption; nothing without such runs."""
     told = headlines.finetuning(runs, yardsticks)
-    caption = f"{CAPTION} {IN_BINS}" if any(run["model"] == WITH_BINS for run in runs) else CAPTION
-    return [told, headlines.table(runs, FINETUNED), caption] if told else []
+    return [told, headlines.table(runs, FINETUNED), finetuned_caption(runs)] if told else []
+
+
+def finetuned_caption(runs: Sequence[Record]) -> str:
+    return f"{CAPTION} {IN_BINS}" if any(run["model"] == WITH_BINS for run in runs) else CAPTION
 
 
 def advice(runs: Sequence[Record], yardsticks: Record) -> str:
@@ -215,7 +218,8 @@ def filled(
     sentence: str, evidence: Sequence[Evidence], runs: Sequence[Record], write: Callable[..., str] = in_words
 ) -> str:
     """A sentence with ``{0}``, ``{1}``, ... replaced by the changes of its evidence."""
-    return sentence.format(*(write(evidence_of(by_dataset(runs), each), each.metric) for each in evidence))
+    datasets = by_dataset(runs)
+    return sentence.format(*(write(evidence_of(datasets, each), each.metric) for each in evidence))
 
 
 def evidence_table(runs: Sequence[Record], evidence: Sequence[Evidence]) -> str:
@@ -252,16 +256,16 @@ def wrong_advice(runs: Sequence[Record]) -> list[str]:
     ]
 
 
-def section(runs: Sequence[Record], yardsticks: Record, folder: Path) -> str:
+def section(runs: Sequence[Record], folder: Path) -> str:
     """The README's text on quality: where NTL helps and where it does not, one table, and links to the rest."""
     where = folder.resolve().relative_to(ROOT)
     lines = "\n".join(f"- {filled(sentence, evidence, runs, brief)}" for sentence, evidence, _ in HELP)
-    _, table, caption = finetuned_parts(runs, yardsticks)
     found = (
         f"Conclusions from all {len(runs)} runs, each with its evidence: [advice]({where}/{ADVICE_TEXT}). "
         f"All tables: [report]({where}/{TEXT})."
     )
-    return f"{lines}\n\n{table}\n\n{headlines.made(runs)} {caption} {found}\n"
+    under = f"{headlines.made(runs)} {finetuned_caption(runs)} {found}"
+    return f"{lines}\n\n{headlines.table(runs, FINETUNED)}\n\n{under}\n"
 
 
 def pages(folder: Path) -> Pages:
@@ -282,7 +286,7 @@ def pages(folder: Path) -> Pages:
     followed = digest([headlines.budgets(runs), headlines.training(runs)])
     drawn[folder / TRAINING] = followed, partial(headlines.draw_training, runs)
     texts[folder / ADVICE_TEXT] = advice(runs, yardsticks)
-    return Pages(SECTION, folder, texts, drawn, section(runs, yardsticks, folder))
+    return Pages(SECTION, folder, texts, drawn, section(runs, folder))
 
 
 def check(folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ class Headline:
     """The label, printed before the size of the problem."""
     ours: str = "ours"
     ours_alone: str = "ours_off"
-    """The provider of our cross-entropy without NTL."""
+    """The provider of our cross-entropy without NTL; empty if there is none."""
     baselines: tuple[str, str] = ("torch_ce", "torch_ce_compiled")
     """The providers of cross-entropy alone, as torch or the model computes it, and compiled; empty if there is none."""
     package: str = "torch_ce_ntloss"
@@ -51,8 +51,12 @@ class Headline:
         return f"{scaled(times[name])} ({over(times[self.ours], times[name])})" if name in times else NOT_TIMED
 
 
-LINEAR = {"baselines": ("torch_linear", "torch_linear_compiled"), "package": "torch_linear_ntloss"}
-STEP = {"baselines": ("stock", ""), "package": "stock_ntloss"}
+LINEAR = {
+    "ours_alone": "",
+    "baselines": ("torch_linear", "torch_linear_compiled"),
+    "package": "torch_linear_ntloss",
+}
+STEP = {"ours_alone": "", "baselines": ("stock", ""), "package": "stock_ntloss"}
 MANY = "as many number tokens as Llama 3"
 GPU_LOGITS, GPU_HIDDEN = ("liger_ce", "quack_ce"), ("liger_linear", "cce_linear", "cce_linear_all", "quack_linear")
 FIRST = "first-128256-bf16"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..tokens import NumberTokens
-from ..tokens.texts import Options, panics_as_errors, possible_labels, shortened, verdict, vocab_of
+from ..tokens.texts import Options, panics_as_errors, shortened, verdict, vocab_of
 
 MOST_VALUES = 200
 """The most values listed for a tokenizer."""
@@ -97,10 +97,9 @@ def whole_number(text: str) -> int | None:
 def judge(tokenizer: Any, chosen: Options) -> dict[str, Any]:
     """Whether the chosen options count all number tokens that can be labels ("good"), in words, and the call with the
     options that do; nothing if the library finds none."""
-    vocab = vocab_of(tokenizer)
-    good, words, best = verdict(vocab, possible_labels(tokenizer, vocab), chosen)
+    judged = verdict(tokenizer, vocab_of(tokenizer), chosen)
     try:
-        NumberTokens.from_tokenizer(tokenizer, None, *best)
+        NumberTokens.from_tokenizer(tokenizer, None, *judged.best)
     except ValueError:
         return {}
-    return {"good": good, "words": words, "call": best.call}
+    return {"good": judged.is_good, "words": judged.words, "call": judged.best.call}

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..command_line import Parser
 from ..extras import needs
 from .number_tokens import NumberTokens
-from .texts import Options, panics_as_errors, possible_labels, verdict, vocab_of
+from .texts import Options, panics_as_errors, verdict, vocab_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,11 +22,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with panics_as_errors("the tokenizers package panicked"):
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
-        vocab = vocab_of(tokenizer)
-        _, _, best = verdict(vocab, possible_labels(tokenizer, vocab), Options())
+    except Exception as error:  # the package raises nothing more specific
+        parser.error(f"{path}: {error}")
+    best = verdict(tokenizer, vocab_of(tokenizer), Options()).best
+    try:
         for options in dict.fromkeys([Options(), best]):
             print(f"{options.call}\n{NumberTokens.from_tokenizer(tokenizer, None, *options).describe(3)}\n")
-    except Exception as error:  # the package raises nothing more specific
+    except ValueError as error:
         parser.error(f"{path}: {error}")
     return 0
 

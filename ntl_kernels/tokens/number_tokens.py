@@ -19,9 +19,7 @@ from .texts import (
     examples,
     length_of,
     mapping_of_texts,
-    never_counted,
     numbers_in,
-    possible_labels,
     size_for,
     splits,
     verdict,
@@ -190,7 +188,7 @@ class NumberTokens:
         (Llama 3 has 10 single digits and 1,100 numbers of two or three), ``digits_only`` finds some of the ten digits
         but not all, or tokens are numbers that no option counts (``"##34"``, ``"<num_7>"``, values above 1.6e38).
         Number tokens that can never be labels are disregarded: a tokenizer with ``encode`` is tested on sample numbers
-        to find the forms it uses. :meth:`describe` repeats the warnings and lists how many tokens other options count.
+        to find the forms it uses. :meth:`describe` says how many tokens do not count, and which options count them.
 
         Args:
             tokenizer: any object with ``get_vocab()`` whose tokens are str or bytes, such as a ``transformers``
@@ -225,9 +223,9 @@ class NumberTokens:
         if group_by not in (None, "length"):
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
         options, vocab = Options(digits_only, space_prefixed), vocab_of(tokenizer)
-        found, labels = numbers_in(vocab, options), possible_labels(tokenizer, vocab)
-        (_, words, best), uncounted = verdict(vocab, labels, options), never_counted(labels, options)
-        notes, told = [words, *uncounted], " ".join([words, *uncounted])
+        found, judged = numbers_in(vocab, options), verdict(tokenizer, vocab, options)
+        notes = [judged.words, *judged.uncounted]
+        told = " ".join(notes)
         if not found:
             kind = "digit" if digits_only else "number"
             raise ValueError(f"no {kind} token among the tokenizer's {len(vocab)} tokens. {told}")
@@ -242,13 +240,11 @@ class NumberTokens:
         if len(set(values.values())) < 2:
             raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}. {told}")
         lacks_digits = digits_only and not {*range(10)} <= set(values.values())
-        few = len(numbers_in(labels, best)) > 2 * len(numbers_in(labels, options))
-        for warning in notes if few or lacks_digits else uncounted:
+        for warning in notes if lacks_digits or judged.most > 2 * judged.counted else judged.uncounted:
             warnings.warn(warning, stacklevel=2)
         names = {token: text for text, token in found}
         lengths = sorted({length_of(text) for text, _ in found})
-        place = {length: number for number, length in enumerate(lengths, 1) if group_by}
-        group_of = {token: place.get(length_of(text), 1) for text, token in found}
+        group_of = {token: lengths.index(length_of(text)) + 1 if group_by else 1 for text, token in found}
         notes[1:1] = splits(tokenizer, vocab, group_of)
         if group_by is None or len(lengths) == 1:
             return cls(values, size, names, notes)

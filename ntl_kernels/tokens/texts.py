@@ -191,16 +191,31 @@ def mapping_of_texts(texts: Any, tokenizer: Any, names: Mapping[int, str]) -> di
     return dict(zip(found, values, strict=True))
 
 
-def verdict(vocab: Vocab, labels: Vocab, chosen: Options) -> tuple[bool, str, Options]:
-    """Whether the chosen options count all number tokens that can be labels, in words, and the options that count most.
+class Verdict(NamedTuple):
+    """What the chosen options count of the number tokens that can be labels."""
 
-    Among options that count as many, the first of these is best: the chosen ones, all lengths, leading spaces, both.
-    """
+    words: str
+    """Whether they count all, and which options do."""
+    uncounted: list[str]
+    """Of the tokens that no options count: see :func:`never_counted`."""
+    best: Options
+    """The options that count most; of those that count as many, the chosen ones first."""
+    counted: int
+    """How many tokens the chosen options count,"""
+    most: int
+    """and the best."""
+    is_good: bool
+    """Nothing is left out, and each of the ten digits has a token."""
+
+
+def verdict(tokenizer: Any, vocab: Vocab, chosen: Options) -> Verdict:
+    """The verdict on the chosen options for a tokenizer with this vocabulary."""
+    labels = possible_labels(tokenizer, vocab)
     choices = chosen, chosen._replace(digits_only=False), chosen._replace(space_prefixed=True), Options(False, True)
     counts = {options: len(numbers_in(labels, options)) for options in choices}
     best = max(counts, key=counts.__getitem__)
-    counted, most, others = counts[chosen], counts[best], never_counted(labels, chosen)
-    words = f"All {most:,} number tokens count{', apart from those named below' * bool(others)}."
+    counted, most, uncounted = counts[chosen], counts[best], never_counted(labels, chosen)
+    words = f"All {most:,} number tokens count{', apart from those named below' * bool(uncounted)}."
     if counted < most:
         words = f"{most - counted:,} of {most:,} number tokens would get no NTL: use {best.instead_of(chosen)}."
     if not most:
@@ -209,7 +224,7 @@ def verdict(vocab: Vocab, labels: Vocab, chosen: Options) -> tuple[bool, str, Op
     missing = [str(digit) for digit in range(10) if digit not in values]
     if most and missing:
         words += f" No token is worth {', '.join(missing)}."
-    return not (counted < most or missing or others), words, best
+    return Verdict(words, uncounted, best, counted, most, not (counted < most or missing or uncounted))
 
 
 def splits(tokenizer: Any, vocab: Vocab, groups: Mapping[int, int]) -> Iterator[str]:

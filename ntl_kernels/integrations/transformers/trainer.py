@@ -62,8 +62,8 @@ class ForgetAttempt(TrainerCallback):
 
 
 @dataclass(frozen=True)
-class KeepsNumberWeights:
-    """A data collator that raises if another one drops the column ``number_weights``, and explains that it must pad."""
+class CheckedCollator:
+    """A data collator that raises if another one drops the column ``number_weights`` or does not pad uneven rows."""
 
     collator: Callable[[Any], Any]
 
@@ -72,12 +72,8 @@ class KeepsNumberWeights:
         try:
             batch = self.collator(rows)
         except (RuntimeError, ValueError) as error:
-            lengths = [
-                {len(row[name]) for row in rows if isinstance(row, Mapping) and hasattr(row.get(name), "__len__")}
-                for name in ("input_ids", "labels")
-            ]
-            found = max(lengths, key=len)
-            if len(found) < 2:
+            found = uneven_lengths(rows)
+            if not found:
                 raise
             self.collator(rows[:1])  # raises if the lengths are not the cause
             name = getattr(self.collator, "__name__", type(self.collator).__name__)
@@ -91,6 +87,16 @@ class KeepsNumberWeights:
                 "pads it like the labels, with 0, or a WithNumberWeights, which computes it from the padded batch"
             )
         return batch
+
+
+def uneven_lengths(rows: Any) -> set[int]:
+    """The lengths of the rows' inputs, or of their labels, whichever has more of them; empty if both are even."""
+    lengths = [
+        {len(row[name]) for row in rows if isinstance(row, Mapping) and hasattr(row.get(name), "__len__")}
+        for name in ("input_ids", "labels")
+    ]
+    found = max(lengths, key=len)
+    return found if len(found) > 1 else set()
 
 
 class NTLTrainerMixin(Host):
@@ -238,7 +244,7 @@ class NTLTrainerMixin(Host):
     def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's data loader, for training or evaluation, whose collator must not drop our column."""
         given: Any = self.data_collator
-        self.data_collator: Any = KeepsNumberWeights(given)
+        self.data_collator: Any = CheckedCollator(given)
         try:
             return super()._get_dataloader(*args, **kwargs)
         finally:
