@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Where to write a file or a folder; at the end of the block, it is flushed and takes the place of ``path``.
 
     Until then, and after an error, what was at ``path`` is as it was. A file is replaced in one step; a folder that was
-    there is removed before.
+    there is moved aside and then removed.
     """
     path = Path(os.path.realpath(path))  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,9 +37,12 @@ def replacing(path: Path) -> Iterator[Path]:
             flush(file)
         if path.is_file():
             shutil.copymode(path, unfinished)
-        elif path.is_dir() and unfinished.is_dir():
-            shutil.rmtree(path)
+        before = path.with_name(f"{unfinished.name}.before") if path.is_dir() and unfinished.is_dir() else None
+        if before:
+            path.rename(before)
         unfinished.replace(path)
+        if before:
+            shutil.rmtree(before)
     except BaseException:
         if unfinished.is_dir():
             shutil.rmtree(unfinished)
@@ -61,10 +64,15 @@ def write(path: Path, text: str) -> None:
         unfinished.write_text(text, encoding="utf-8")
 
 
-def read_json(path: Path, missing: Any = None) -> Any:
-    """The content of a file of JSON; ``missing`` if there is none and this is given."""
+def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The object in a file of JSON; ``missing`` if there is no file and this is given."""
+    if missing is not None and not path.exists():
+        return missing
     with naming(str(path)):
-        return missing if missing is not None and not path.exists() else json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError(f"expected an object of JSON; got {content!r:.40}")
+        return content
 
 
 @contextmanager

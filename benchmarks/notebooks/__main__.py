@@ -8,6 +8,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from .. import files
+
 FOLDER = Path(__file__).parent
 SECONDS = 300
 """Seconds after which a cell counts as hung."""
@@ -31,5 +33,5 @@ def without_machine(notebook: NotebookNode) -> NotebookNode:
 
 if __name__ == "__main__":
     for path in sorted(FOLDER.glob("*.ipynb")):
-        nbformat.write(without_machine(executed(path)), path)
+        files.write(path, nbformat.writes(without_machine(executed(path))) + "\n")
         print(path.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,8 @@ from .names import LONGEST_NAME, digested
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 EXPERIMENT = "experiment"
-CONFIGURATION, METRICS = "config.json", "metrics.json"
-"""The files of a run."""
+CONFIGURATION, METRICS, MODEL = "config.json", "metrics.json", "model"
+"""The files and the folder of a run."""
 IN_EVERY_NAME = ("dataset", "dataset.name", "model", "model.name", "loss", "loss.name", "seed")
 SILENT = ("trainer.arguments.disable_tqdm", "trainer.arguments.report_to")
 WITHOUT_EFFECT = ("device", "samples", "trainer.save_model", *SILENT)
@@ -46,7 +47,7 @@ def run_name(dataset: str, model: str, loss: str, seed: int, overrides: Sequence
             changed[short] = f"{short}={value.rsplit('/', 1)[-1]}"
     name = "-".join([dataset, model, loss, *sorted(changed.values()), f"seed{seed}"])
     name = re.sub(r"[^\w.-]+", "_", name)  # Hydra does not accept "=" in the value of an override
-    return name if len(name) <= LONGEST_NAME else f"{digested(name, name)}-seed{seed}"
+    return name if len(name.encode()) <= LONGEST_NAME else f"{digested(name, name)}-seed{seed}"
 
 
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
@@ -157,6 +158,22 @@ def claim(folder: Path, config: DictConfig) -> None:
         raise InputError(f"{folder} holds a run with another {', '.join(different)}; choose another hydra.run.dir")
     if is_first_rank():
         files.write(path, json.dumps(wanted, indent=2) + "\n")
+
+
+def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
+    """The content of ``metrics.json`` if it holds what this run would measure, and the model is saved if it should be;
+    otherwise None.
+    """
+    path = folder / METRICS
+    if not path.is_file() or (config.trainer.save_model and not (folder / MODEL).is_dir()):
+        return None
+    try:
+        result = files.read_json(path)
+        others = set(differences(result["config"], plain(config))) - {"device", "trainer.resume", *SILENT}
+    except (LookupError, TypeError, ValueError) as error:
+        print(f"{path}: not the metrics of a run ({error}); they will be replaced", file=sys.stderr)
+        return None
+    return None if others else result
 
 
 def is_first_rank() -> bool:

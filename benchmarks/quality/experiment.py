@@ -24,14 +24,16 @@ from ntl_kernels.evaluation import median_answer
 from .. import files
 from ..commands import WRONG_INPUT, InputError, Parser, meant, writable
 from ..environment import describe
-from .configuration import CONFIGURATIONS, METRICS, SILENT, check, claim, differences, explaining, is_first_rank, plain
+from .configuration import CONFIGURATIONS, METRICS, MODEL, check, claim, explaining, finished, is_first_rank, plain
 from .data import Pair, Splits, load
 from .data.pairs import FINAL, sample
 from .metrics import answer_metrics, check_text_metrics, in_digits
 from .names import median_of, split_of
 from .tasks import Decode, Decoded, Sample, make_task
-from .training import Answering, checkpoint_of, is_trained, seconds_of, training_arguments
+from .training import Answering, checkpoint_of, forget_others, is_trained, seconds_of, training_arguments
 
+Predictions = dict[str, tuple[Sequence[Pair], Sequence[str]]]
+"""Split -> its questions with their answers, and those of the model."""
 TIMINGS = ("model_preparation_time", "runtime", "samples_per_second", "steps_per_second")
 
 
@@ -49,14 +51,14 @@ def load_splits(config: DictConfig) -> Splits:
     return splits
 
 
-def evaluate(trainer: Answering, splits: Splits, folder: Path) -> dict[str, dict[str, float]]:
-    """Metrics of every test split and of its parts; answers are written to ``predictions-SPLIT.jsonl``."""
+def evaluate(trainer: Answering, splits: Splits, predictions: Predictions) -> dict[str, dict[str, float]]:
+    """Metrics of every test split and of its parts; the answers are added to the predictions."""
     results = {}
     for name, pairs in splits.tests.items():
         measured = trainer.evaluate(pairs, metric_key_prefix=name)
         metrics = {key.removeprefix(f"{name}_"): value for key, value in measured.items() if key.startswith(f"{name}_")}
         results[name] = {key: value for key, value in metrics.items() if key not in TIMINGS}
-        write_answers(trainer, pairs, trainer.answers, folder / f"predictions-{name}.jsonl")
+        predictions[name] = pairs, trainer.answers
         results |= metrics_of_parts(name, splits, trainer.answers)
     return results
 
@@ -82,7 +84,9 @@ def medians_of(sample: Sample, count: int, seed: int) -> Decode:
     return decode
 
 
-def evaluate_decoded(trainer: Answering, decode: Decode, splits: Splits, folder: Path) -> dict[str, dict[str, float]]:
+def evaluate_decoded(
+    trainer: Answering, decode: Decode, splits: Splits, predictions: Predictions
+) -> dict[str, dict[str, float]]:
     """The same for other answers than greedy ones, as separate splits; of a median with an interval, its coverage."""
     results: dict[str, dict[str, float]] = {}
     for split, pairs in splits.tests.items():
@@ -90,21 +94,26 @@ def evaluate_decoded(trainer: Answering, decode: Decode, splits: Splits, folder:
         for decoder in decoded[0].answers:
             name, answers = split_of(split, decoder), [row.answers[decoder] for row in decoded]
             results[name] = answer_metrics(answers, [pair.answer for pair in pairs])
-            write_answers(trainer, pairs, answers, folder / f"predictions-{name}.jsonl")
+            predictions[name] = pairs, answers
         covered = [row.is_covered for row in decoded if row.is_covered is not None]
         if covered:
             results[split_of(split, "median")]["coverage"] = sum(covered) / len(covered)
     return results
 
 
-def write_answers(trainer: Answering, pairs: Sequence[Pair], answers: Sequence[str], path: Path) -> None:
-    """Write one line of JSON per question, by one process."""
-    if trainer.is_world_process_zero():
+def write_results(folder: Path, result: dict[str, Any], predictions: Predictions) -> None:
+    """Write ``metrics.json`` and, with one line of JSON per question, ``predictions-SPLIT.jsonl``.
+
+    Earlier metrics stay with their own predictions, or go.
+    """
+    (folder / METRICS).unlink(missing_ok=True)
+    for split, (pairs, answers) in predictions.items():
         entries = [
             {"question": question, "truth": truth, "answer": answer}
             for (question, truth), answer in zip(pairs, answers, strict=True)
         ]
-        files.write(path, "".join(json.dumps(entry) + "\n" for entry in entries))
+        files.write(folder / f"predictions-{split}.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
+    files.write(folder / METRICS, json.dumps(result, indent=2) + "\n")
 
 
 def shortened(splits: Splits, questions: int | None, seed: int) -> Splits:
@@ -113,20 +122,6 @@ def shortened(splits: Splits, questions: int | None, seed: int) -> Splits:
     tests = {name: sample(pairs, questions, seed) for name, pairs in splits.tests.items()}
     parts = {name: sample(of_questions, questions, seed) for name, of_questions in splits.parts.items()}
     return splits._replace(validation=validation, tests=tests, parts=parts)
-
-
-def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
-    """The content of ``metrics.json`` if it holds what this run would measure and save; otherwise None."""
-    path = folder / METRICS
-    if not path.is_file():
-        return None
-    try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        others = set(differences(result["config"], plain(config))) - {"device", "trainer.resume", *SILENT}
-    except (LookupError, TypeError, ValueError) as error:
-        print(f"{path}: not the metrics of a run ({error}); they will be replaced", file=sys.stderr)
-        return None
-    return None if others else result
 
 
 def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = None) -> dict[str, Any]:
@@ -145,6 +140,8 @@ def run(config: DictConfig, folder: Path, progress: TrainerCallback | None = Non
             return result
         checkpoint = checkpoint_of(config.trainer, folder)
         claim(folder, config)
+        if config.trainer.train and is_first_rank():
+            forget_others(folder, checkpoint)
         return run_from(checkpoint, config, folder, progress)
 
 
@@ -170,18 +167,19 @@ def run_from(
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(progress)
     if checkpoint and (not config.trainer.train or is_trained(checkpoint, arguments.max_steps)):
-        trainer.restore(checkpoint)
+        trainer.restore(checkpoint, ended=config.trainer.train)
     elif config.trainer.train:
         trainer.train(resume_from_checkpoint=checkpoint)
     if config.trainer.save_model:
-        whole = files.replacing(folder / "model")
-        with whole if trainer.is_world_process_zero() else nullcontext(folder / "model") as path:
+        whole = files.replacing(folder / MODEL)
+        with whole if trainer.is_world_process_zero() else nullcontext(folder / MODEL) as path:
             trainer.save_model(str(path))
-    metrics = evaluate(trainer, splits, folder)
+    predictions: Predictions = {}
+    metrics = evaluate(trainer, splits, predictions)
     if config.samples:
-        metrics |= evaluate_decoded(trainer, medians_of(task.sample, config.samples, config.seed), splits, folder)
+        metrics |= evaluate_decoded(trainer, medians_of(task.sample, config.samples, config.seed), splits, predictions)
     if task.decode is not None:
-        metrics |= evaluate_decoded(trainer, task.decode, splits, folder)
+        metrics |= evaluate_decoded(trainer, task.decode, splits, predictions)
     result = {
         "config": plain(config),
         "loss": task.loss,
@@ -193,7 +191,7 @@ def run_from(
         "metrics": metrics,
     }
     if trainer.is_world_process_zero():
-        files.write(folder / METRICS, json.dumps(result, indent=2) + "\n")
+        write_results(folder, result, predictions)
     return result
 
 

@@ -26,7 +26,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from .. import files
 from ..commands import InputError, naming
 from .codec import Codec, OwnCodec, RTCodec
-from .configuration import CONFIGURATION, plain
+from .configuration import CONFIGURATION, MODEL, plain
 
 # name -> (hidden size, layers, attention heads, feed-forward size); small to 3b are those of T5
 SIZES = {
@@ -236,13 +236,11 @@ def saved_model(checkpoint: str) -> Path:
     folder = Path(checkpoint)
     if not folder.is_dir():
         raise InputError(f"model.checkpoint={checkpoint}: no such folder")
-    if (folder / "model").is_dir():
-        folder = folder / "model"
+    if (folder / MODEL).is_dir():
+        folder = folder / MODEL
     elif newest := newest_checkpoint(folder):
         run = files.read_json(folder / CONFIGURATION)
-        state = state_of(newest)
-        is_best = run["trainer"]["arguments"].get("load_best_model_at_end") and state.best_model_checkpoint
-        folder = folder / Path(is_best or newest).name
+        folder = kept(newest, run["trainer"]["arguments"].get("load_best_model_at_end"))
     for what, names in NEEDED.items():
         if not any(match for name in names for match in folder.glob(name)):
             raise InputError(
@@ -265,8 +263,14 @@ def state_of(checkpoint: str | Path) -> TrainerState:
     return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
 
 
+def kept(checkpoint: Path, takes_best: bool) -> Path:
+    """The checkpoint whose weights a run has after this one, its last: the best one, if it loads that at the end."""
+    best = state_of(checkpoint).best_model_checkpoint if takes_best else None
+    return checkpoint.with_name(Path(best or checkpoint).name)
+
+
 def is_whole_checkpoint(folder: Path) -> bool:
-    """Whether the Trainer has written all of a checkpoint: its state is the last file (see ``Answering``)."""
+    """Whether the Trainer has written all of a checkpoint: its state is the last file."""
     try:
         state_of(folder)
     except (OSError, ValueError, TypeError):
@@ -274,10 +278,15 @@ def is_whole_checkpoint(folder: Path) -> bool:
     return True
 
 
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """Step -> checkpoint of the run in a folder, the newest first."""
+    steps = {path.name.removeprefix("checkpoint-"): path for path in folder.glob("checkpoint-*")}
+    return {int(step): steps[step] for step in sorted(filter(str.isdecimal, steps), key=int, reverse=True)}
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint in the folder of a run."""
-    steps = {path.name.removeprefix("checkpoint-"): path for path in folder.glob("checkpoint-*")}
-    for path in (steps[step] for step in sorted(filter(str.isdecimal, steps), key=int, reverse=True)):
+    for path in checkpoints(folder).values():
         if is_whole_checkpoint(path):
             return path
         print(f"{path}: not a whole checkpoint; left out", file=sys.stderr)

@@ -153,7 +153,7 @@ def file_name(name: str) -> str:
 
 def digested(clean: str, name: str) -> str:
     """The beginning of a cleaned name, and a digest that tells the name from others."""
-    return f"{clean[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{clean.encode()[:LONGEST_NAME].decode(errors='ignore')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def anchor(heading: str) -> str:

@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,25 @@ CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accurac
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); larger errors count in the last bin."""
 
-FIELDS: dict[str, Any] = {"dataset": str, "model": str, "loss": str, "seed": int, "parameters": int, "curve": list}
-FIELDS |= {"seconds": (int, float)} | dict.fromkeys(("sizes", "metrics", "errors", "config", "environment"), dict)
-OF_CONFIG = ("dataset", "model", "loss")
-"""Field of a record -> its type; what its configuration has."""
+EACH = ""
+NUMBER = (int, float, NoneType)
+SHAPE: dict[str, Any] = {
+    **dict.fromkeys(("dataset", "model", "loss"), str),
+    **dict.fromkeys(("seed", "parameters"), int),
+    "seconds": (int, float),
+    "sizes": {"train": int, EACH: int},
+    "curve": [{"step": int, EACH: NUMBER}],
+    "metrics": {EACH: {EACH: NUMBER}},
+    "errors": {EACH: [int]},
+    "config": {"dataset": dict, "model": dict, "loss": dict},
+    "environment": {
+        **dict.fromkeys(("device", "python", "commit", "command", "date"), str),
+        "threads": int,
+        "versions": {"torch": str, "transformers": str},
+        "changed_files": [str],
+    },
+}
+"""Field of a record -> its type; in brackets, that of every item. EACH stands for every other field."""
 
 Record = dict[str, Any]
 Key = tuple[str, str]
@@ -97,9 +113,9 @@ def read(folders: Sequence[Path], output: Path | None = None, replace: bool = Fa
         if not found and not path.is_file():
             raise InputError(f"{folder}: no {METRICS} in or below it and no {FILE} in it")
         records += found + (read_records(path) if path.is_file() and not is_output else [])
-    made = {key_of(record): record["environment"] for record in records}
+    made = {key_of(record): made_by(record) for record in records}
     kept = read_records(output / FILE) if output is not None and (output / FILE).is_file() else []
-    kept = [old for old in kept if not ((key := key_of(old)) in made and (replace or made[key] == old["environment"]))]
+    kept = [old for old in kept if not ((key := key_of(old)) in made and (replace or made[key] == made_by(old)))]
     records = sorted(records + kept, key=key_of)
     for one, other in itertools.pairwise(records):
         if key_of(one) == key_of(other):
@@ -123,24 +139,45 @@ def read_run(path: Path) -> Record:
 def read_records(path: Path) -> list[Record]:
     """The records of a ``runs.jsonl``."""
     with naming(str(path)):
-        lines = list(enumerate(path.read_text(encoding="utf-8").split("\n"), 1))
+        lines = list(enumerate(path.read_bytes().split(b"\n"), 1))
     lines = [(place, line) for place, line in lines if line.strip()]
     found = []
     for place, line in lines:
         try:
             found.append(json.loads(line))
-            wrong = [name for name, kind in FIELDS.items() if not isinstance(found[-1].get(name), kind)]
-            if wrong := wrong or [f"config.{name}" for name in OF_CONFIG if name not in found[-1]["config"]]:
-                raise ValueError(f"without {', '.join(wrong)}")
-        except (RecursionError, ValueError, AttributeError, TypeError) as error:
+            if wrong := misfits(found[-1], SHAPE):
+                raise ValueError(f"without {', '.join(wrong)}" if isinstance(found[-1], dict) else "not an object")
+        except (RecursionError, ValueError) as error:
             without = f"delete this line to go on with the other {len(lines) - 1}"
             raise InputError(f"{path}, line {place}: not a record: {error}; {without}") from error
     return found
 
 
+def misfits(value: Any, shape: Any, name: str = "") -> list[str]:
+    """The names of the fields that a shape has and the value has not, or of another type."""
+    if not isinstance(shape, (dict, list)):
+        return [] if isinstance(value, shape) else [name]
+    if not isinstance(value, type(shape)):
+        return [name]
+    if isinstance(shape, list):
+        value, shape = dict(enumerate(value)), {EACH: shape[0]}
+    shapes = dict.fromkeys(value, shape[EACH]) | shape if EACH in shape else shape
+    return [
+        wrong
+        for field, inner in shapes.items()
+        if field != EACH
+        for wrong in misfits(value.get(field), inner, f"{name}.{field}".lstrip("."))
+    ]
+
+
 def key_of(record: Record) -> tuple[str, str, str, int]:
     """The key that identifies a run in a report."""
     return record["dataset"], record["model"], record["loss"], record["seed"]
+
+
+def made_by(record: Record) -> tuple[Any, Any]:
+    """What identifies the process that made a record; the runs of a sweep may share the environment, with its time."""
+    return record["environment"], record["config"]
 
 
 def unlike(one: Record, other: Record, models: bool = True) -> list[str]:

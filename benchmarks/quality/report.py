@@ -268,9 +268,8 @@ def section(runs: Sequence[Record], folder: Path) -> str:
     return f"{lines}\n\n{headlines.table(runs, FINETUNED)}\n\n{under}\n"
 
 
-def pages(folder: Path) -> Pages:
-    """The pages made from a folder's records; advice and README section only for the committed ones."""
-    runs = records.read([folder], folder)
+def pages(folder: Path, runs: Sequence[Record]) -> Pages:
+    """The pages of a folder, from its records; advice and README section only for the committed ones."""
     timing, yardsticks = (files.read_json(folder / name, {}) for name in (TIMING, records.YARDSTICKS))
     drawn: dict[Path, tuple[str, Draw]] = {}
     for dataset, groups in by_dataset(without_sections(runs)).items():
@@ -291,8 +290,9 @@ def pages(folder: Path) -> Pages:
 
 def check(folder: Path) -> list[str]:
     """The differences between the records and README, tables, plots and advice."""
-    problems = pages(folder).problems(README)
-    return problems + (wrong_advice(records.read([folder], folder)) if is_committed(folder) else [])
+    runs = records.read([folder])
+    problems = pages(folder, runs).problems(README)
+    return problems + (wrong_advice(runs) if is_committed(folder) else [])
 
 
 def is_committed(folder: Path) -> bool:
@@ -315,9 +315,11 @@ def main(arguments: list[str]) -> int:
         return published.verdict(check(folder))
     writable(folder)
     with files.locked(folder):
+        runs = records.read(chosen.runs or [folder], folder, chosen.replace)
+        made = pages(folder, runs)  # before anything is written
         if chosen.runs:
-            records.write(records.read(chosen.runs, folder, chosen.replace), folder / records.FILE)
-        written = pages(folder).write(README)
+            records.write(runs, folder / records.FILE)
+        written = made.write(README)
     print(written[0].read_text(encoding="utf-8"))
     print("\n".join(map(str, written)))
     return 0

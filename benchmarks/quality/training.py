@@ -28,7 +28,7 @@ from ..commands import InputError, meant, naming
 from .configuration import CONFIGURATION, is_whole
 from .data import Pair
 from .metrics import answer_metrics
-from .models import is_whole_checkpoint, newest_checkpoint, state_of
+from .models import checkpoints, is_whole_checkpoint, kept, newest_checkpoint, state_of
 
 IGNORE = -100
 SECONDS = "seconds_of_training"
@@ -85,9 +85,10 @@ class Answering:
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
 
-    def restore(self, checkpoint: str) -> None:
-        """Load the weights and the log of a checkpoint, to evaluate it."""
-        self._load_from_checkpoint(checkpoint)  # type: ignore[attr-defined]
+    def restore(self, checkpoint: str, ended: bool) -> None:
+        """Load the log and the weights of a checkpoint, or those with which training ``ended`` there."""
+        takes_best = ended and self.args.load_best_model_at_end  # type: ignore[attr-defined]
+        self._load_from_checkpoint(str(kept(Path(checkpoint), takes_best)))  # type: ignore[attr-defined]
         self.state = state_of(checkpoint)
 
     @torch.no_grad()
@@ -117,9 +118,6 @@ class Answering:
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.stopwatch.log(self.state)  # type: ignore[attr-defined]
-        if self.is_world_process_zero():  # type: ignore[attr-defined]
-            folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")  # type: ignore[attr-defined]
-            (folder / TRAINER_STATE_NAME).unlink(missing_ok=True)  # of an earlier run; with it, a checkpoint is whole
         super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]
 
 
@@ -207,6 +205,18 @@ def checkpoint_of(trainer: DictConfig, folder: Path) -> str | None:
     if found is None or not is_whole_checkpoint(found):
         raise InputError(f"trainer.resume={resume}: no checkpoint at {found or folder}")
     return str(found)
+
+
+def forget_others(folder: Path, checkpoint: str | None) -> None:
+    """Make the checkpoints in a folder that do not lead to this one, from which training starts, no longer whole.
+
+    A run that is cut off then goes on from what it has written itself, not from an earlier attempt.
+    """
+    is_here = checkpoint is not None and Path(checkpoint).resolve().parent == folder.resolve()
+    done = state_of(checkpoint).global_step if is_here else 0
+    for step, path in checkpoints(folder).items():
+        if step > done:
+            (path / TRAINER_STATE_NAME).unlink(missing_ok=True)
 
 
 def is_trained(checkpoint: str, max_steps: int) -> bool:

@@ -60,8 +60,7 @@ def members(entries: Record, indent: str) -> list[str]:
 def read(path: Path) -> Records:
     """The records of a file."""
     content = files.read_json(path)
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != SCHEMA:
+    if (schema := content.get("schema")) != SCHEMA:
         raise InputError(f"{path}: expected schema {SCHEMA}; got {schema!r}")
     if not isinstance(content.get("workloads"), dict):
         raise InputError(f'{path}: expected an object with "workloads"')

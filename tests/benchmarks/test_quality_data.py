@@ -140,8 +140,11 @@ def test_prepare_makes_the_files_that_load_reads(tmp_path: Path, capsys: Any) ->
     config.dataset.limits.train = 3
     assert len(load_splits(config).train) == 3
     (tmp_path / "link").symlink_to(source)
-    assert downloads.main(["multirc", str(source), str(tmp_path / "link")]) == 2
-    assert "never overwritten" in capsys.readouterr().err
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "test.jsonl").symlink_to(source / "val.jsonl.gz")
+    for destination in ("link", "linked"):
+        assert downloads.main(["multirc", str(source), str(tmp_path / destination)]) == 2
+        assert "never overwritten" in capsys.readouterr().err
 
 
 def test_answers_in_words_are_measured_as_by_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:

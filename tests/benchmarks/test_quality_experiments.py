@@ -17,6 +17,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks import files
 from benchmarks.commands import InputError
 from benchmarks.quality import experiment, records, tasks, timing, training
 from benchmarks.quality.__main__ import main
@@ -27,7 +28,7 @@ from benchmarks.quality.data import Pair, Splits
 from benchmarks.quality.experiment import load_splits, run
 from benchmarks.quality.losses import was
 from benchmarks.quality.metrics import in_digits
-from benchmarks.quality.models import make_model
+from benchmarks.quality.models import make_model, newest_checkpoint
 from benchmarks.quality.names import median_of, split_of
 from benchmarks.quality.tasks import make_task, next_logits
 from benchmarks.quality.training import training_arguments
@@ -58,6 +59,8 @@ SAVED = ("", "model", "checkpoint-2")
 """What ``model.checkpoint`` may name, below a run's folder."""
 EVALUATE = ["trainer=eval", "trainer.max_questions=8", "trainer.arguments.per_device_eval_batch_size=4"]
 SAVE = ["trainer.arguments.save_strategy=steps", "+trainer.arguments.save_steps=2"]
+KEEP_WORST = ["+trainer.arguments.load_best_model_at_end=true", "+trainer.arguments.metric_for_best_model=loss"]
+KEEP_WORST += ["+trainer.arguments.greater_is_better=true"]
 LIMITS = [f"dataset.limits.{split}={size}" for split, size in (("train", 4), ("validation", 2), ("test", 2))]
 SMALL = ["trainer=debug", "model.size=test", "+trainer.arguments.disable_tqdm=true", *LIMITS]
 ALTERNATING = "".join(f"{a}*{b}?\n{a * b / 10}\n" for a, b in ((3, 4), (-5, 6), (7, 8), (2, 2)))
@@ -276,7 +279,7 @@ def test_the_data_does_not_change_with_the_seed() -> None:
 @pytest.mark.parametrize("model", ["llama", "regression_head"])
 def test_a_run_resumes_and_is_not_trained_on(model: str, tmp_path: Path) -> None:
     """The curve of a resumed run is that of a whole one; a finished one is not touched, and evaluates to the same."""
-    options = [f"model={model}", "trainer.arguments.max_steps=4", *SAVE, "dataset.limits.train=40"]
+    options = [f"model={model}", "trainer.arguments.max_steps=4", *SAVE, "dataset.limits.train=40", *KEEP_WORST]
     whole = small_run(tmp_path / "whole", *options)
     written = (tmp_path / "whole" / "metrics.json").read_bytes()
     shutil.copytree(tmp_path / "whole" / "checkpoint-2", tmp_path / "resumed" / "checkpoint-2")
@@ -285,17 +288,49 @@ def test_a_run_resumes_and_is_not_trained_on(model: str, tmp_path: Path) -> None
     assert (tmp_path / "whole" / "metrics.json").read_bytes() == written
     (tmp_path / "whole" / "metrics.json").unlink()  # as if it had been cut off after its training
     again = small_run(tmp_path / "whole", *options, "trainer.resume=true", "trainer.save_model=true")
+    shutil.rmtree(tmp_path / "whole" / "model")
+    small_run(tmp_path / "whole", *options, "trainer.resume=true", "trainer.save_model=true")
     assert (tmp_path / "whole" / "model").is_dir() and again["seconds"] > 0
-    last = ["trainer.train=false", f"trainer.resume={tmp_path}/whole/checkpoint-4"]
+    worst = json.loads((tmp_path / "whole" / "checkpoint-4" / "trainer_state.json").read_text())[
+        "best_model_checkpoint"
+    ]
+    assert worst.endswith("checkpoint-2"), "or nothing shows whose weights are evaluated"
+    last = ["trainer.train=false", f"trainer.resume={tmp_path}/whole/checkpoint-2"]
     evaluated = small_run(tmp_path / "evaluated", *options, *last)
     for other in (resumed, again, evaluated):
-        assert losses_of(other) == pytest.approx(losses_of(whole), rel=1e-5)
+        assert other is evaluated or losses_of(other) == pytest.approx(losses_of(whole), rel=1e-5)
         for split, metrics in whole["metrics"].items():
             assert other["metrics"][split]["loss"] == pytest.approx(metrics["loss"], rel=1e-5)
     longer = [*options, last[1], "trainer.arguments.max_steps=5"]
     assert max(losses_of(small_run(tmp_path / "longer", *longer))) == 5
     with pytest.raises(InputError, match="no checkpoint"):
         small_run(tmp_path / "none", *options, "trainer.resume=true")
+
+
+def test_attempts_in_one_folder_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a run that was cut off, there is what it wrote itself, or what was there before as it was."""
+    options = [*SAVE, "trainer.arguments.max_steps=4"]
+    small_run(tmp_path, *options)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    write = files.write
+
+    def stop(*args: Any, **kwargs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def cut_off(where: Any, name: str, stop: Any, *overrides: str) -> Path | None:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                small_run(tmp_path, *options, *overrides)
+        return newest_checkpoint(tmp_path)
+
+    second, last = tmp_path / "checkpoint-2", tmp_path / "checkpoint-4"
+    assert cut_off(training.Answering, "ask", stop, f"trainer.resume={last}") == last
+    assert cut_off(training.Trainer, "train", stop, f"trainer.resume={second}") == second
+    assert cut_off(training.Trainer, "train", stop) is None
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.json*")} == before
+    assert cut_off(files, "write", lambda path, text: stop() if path.stem == "metrics" else write(path, text)) == last
+    assert not (tmp_path / "metrics.json").exists(), "with other answers"
 
 
 def test_a_resumed_runs_seconds_count_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +392,8 @@ def test_names_of_folders_leave_out_what_changes_nothing_and_are_never_too_long(
     assert run_name("debug", "llama", "ce", 2, nothing) == "debug-llama-ce-seed2"
     many = [f"trainer.arguments.option_{n}={n}" for n in range(60)]
     names = {run_name("debug", "llama", "ce", 2, [*many, f"data_seed={seed}"]) for seed in range(9)}
-    assert len(names) == 9 and max(map(len, names)) < 200
+    names |= {run_name("\N{CJK UNIFIED IDEOGRAPH-6570}" * 80, "llama", "ce", 2, [])}
+    assert len(names) == 10 and max(len(name.encode()) for name in names) < 200
 
 
 def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -220,9 +221,13 @@ def test_records_are_joined_with_new_runs(runs: Path, tmp_path: Path, capsys: An
         assert report.main([*folders, "--out", str(out)]) == 0
         texts.append((out / records.FILE).read_text())
     assert texts[0] == texts[1] and set(written.splitlines()) < set(texts[0].splitlines())
-    write_run(more / "b", {**run_of("ce", 1, 8.0, 0.1), "environment": {**ENVIRONMENT, "date": "2026-02-02"}})
-    assert report.main([str(more), "--out", str(out)]) == 2 and (out / records.FILE).read_text() == texts[0]
-    assert re.search("two runs of diamonds, llama, CE, 1: .*--replace drops that in .*out", capsys.readouterr().err)
+    newer = run_of("ce", 1, 8.0, 0.1)
+    changed = {"config": {**newer["config"], "samples": 2}, "environment": {**ENVIRONMENT, "date": "2026-02-02"}}
+    for field, value in changed.items():
+        shutil.rmtree(more / "b", ignore_errors=True)
+        write_run(more / "b", {**newer, field: value})
+        assert report.main([str(more), "--out", str(out)]) == 2 and (out / records.FILE).read_text() == texts[0]
+        assert re.search("two runs of diamonds, llama, CE, 1: .*--replace drops that in .*out", capsys.readouterr().err)
     assert report.main([str(more), "--out", str(out), "--replace"]) == 0
     found = {records.key_of(record): record["metrics"]["test"]["mae"] for record in records.read([], out)}
     assert len(found) == 7 and found["diamonds", "llama", "CE", 1] == 8
@@ -240,6 +245,9 @@ def test_names_in_records_name_files_in_the_folder_alone(runs: Path, tmp_path: P
     assert len([path for path in written if path.suffix == ".png"]) == len(escaping)
 
 
+NESTED = json.dumps({**record("n", "CE", 1, 1.0), "curve": [{}], "metrics": {"test": 5, "n": {"a": "x"}}})
+
+
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
@@ -247,10 +255,13 @@ def test_names_in_records_name_files_in_the_folder_alone(runs: Path, tmp_path: P
         ("ce1/predictions-test.jsonl", "{}\n", "ce1/metrics.json: not the metrics .*'answer'"),
         ("runs.jsonl", "{}\n", "runs.jsonl, line 1: not a record: without dataset, .*; delete this line"),
         ("runs.jsonl", '\n{"dat\n{}', "runs.jsonl, line 2: not a record: .* go on with the other 1$"),
+        ("runs.jsonl", '\n{"a": "\udcff"}', "runs.jsonl, line 2: not a record: .*byte 0xff"),
+        ("runs.jsonl", "\ufeff[]", "runs.jsonl, line 1: not a record: not an object"),
+        ("runs.jsonl", NESTED, "runs.jsonl, line 1: not a record: without curve.0.step, metrics.test, metrics.n.a;"),
     ],
 )
 def test_malformed_runs_are_named(file: str, content: str, said: str, runs: Path, capsys: Any) -> None:
-    (runs / file).write_text(content)
+    (runs / file).write_text(content, errors="surrogateescape")
     assert report.main([str(runs), "--out", str(runs.parent / "out")]) == 2
     error = capsys.readouterr().err
     assert re.search(f"{runs}/{said}", error) and error.count("\n") == 1

@@ -144,10 +144,13 @@ def prepare(name: str, source: Path, destination: Path) -> dict[str, int]:
         raise InputError(f"unknown data set {name!r}; expected one of {', '.join(DOWNLOADS)}")
     if not source.is_dir():
         raise InputError(f"{source}: no such folder. It must contain {DOWNLOADS[name]}")
-    if destination.resolve() == source.resolve():
-        raise InputError(f"{destination} is the folder of the download, which is never overwritten; choose another")
     writable(destination)
     files = (split_files if name in FILES else deepmind_files)(name, source)
+    for path in (destination / file for file in files):
+        if path.resolve().parent == source.resolve():
+            raise InputError(
+                f"{path} is in the folder of the download, which is never overwritten; choose another folder"
+            )
     for file, entries in files.items():
         path = destination / file
         write_as = gzip.open if path.suffix == ".gz" else open
