@@ -50,13 +50,15 @@ def number_statistics(logits: Tensor, numbers: NumberTokens, backend: str = "aut
 
     Source: Zausinger et al., *Regress, Don't Guess*, ICML 2025, arXiv 2411.02083, equation of NTL-MSE.
     """
+    check_tensor("logits", logits)
     resolve_backend(backend, logits)
     return NumberStatistics(*of_groups(logits, numbers, statistics_of))
 
 
 class NumberAnswers(NamedTuple):
     """What the distribution of each row over the number tokens says, in their values; float32 (float64 for float64
-    logits), NaN if all number tokens are -inf. All but the quantiles are [B...], or [B..., G] with G groups."""
+    logits), NaN if all number tokens are -inf or one is NaN or inf. All but the quantiles are [B...], or [B..., G] with
+    G groups."""
 
     most_likely: Tensor
     """The value of the number token with the largest logit: greedy decoding among the number tokens."""
@@ -88,6 +90,7 @@ def number_answers(logits: Tensor, numbers: NumberTokens, levels: Sequence[float
         >>> number_answers(torch.tensor([0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0]), numbers).median
         tensor(2.)
     """
+    levels = tuple(levels)
     for level in levels:
         check_number("a level", level, minimum=0.0, maximum=1.0)
 
@@ -98,7 +101,7 @@ def number_answers(logits: Tensor, numbers: NumberTokens, levels: Sequence[float
         mean = (share * values).sum(-1).to(x.dtype)
         total = share.cumsum(-1)  # of which the last may round to another number than 1
         place = torch.searchsorted(total / total[:, -1:], at.expand(len(x), -1).contiguous()).clamp_max_(len(ids) - 1)
-        has_number = (x != -torch.inf).any(-1, keepdim=True)
+        has_number = ~total[:, -1:].isnan()
         found = torch.where(has_number, values[torch.cat([x.argmax(-1, keepdim=True), place], -1)], torch.nan)
         return found[:, 0], found[:, 1], mean, found[:, 2:]
 

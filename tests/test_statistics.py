@@ -142,6 +142,12 @@ def test_answers_are_those_of_the_distribution(shape: tuple[int, ...], dtype: to
 def test_answers_of_rows_without_a_number_are_nan_and_wrong_levels_are_named() -> None:
     found = number_answers(torch.full((2, 13), -torch.inf), NUMBERS)
     assert all(part.isnan().all() for part in found)
+    for wrong in (torch.nan, torch.inf):
+        found = number_answers(torch.zeros(13).index_fill(0, NUMBERS.ids[1:2], wrong), NUMBERS, iter([0.5]))
+        assert all(part.isnan().all() for part in found) and found.quantiles.numel() == found.median.numel()
+    for ask in (number_answers, number_statistics):
+        with pytest.raises(TypeError, match="logits must be a float32, .* tensor; got NoneType"):
+            ask(None, NUMBERS)
     with pytest.raises(ValueError, match=r"a level must be .* at most 1; got 1\.5"):
         number_answers(torch.zeros(13), NUMBERS, levels=[1.5])
 

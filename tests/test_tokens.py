@@ -105,6 +105,7 @@ def word_piece() -> Tokenizer:
 
 TOKENIZERS = [byte_level, byte_level_with_digit_groups, sentencepiece_unigram, sentencepiece_digits, word_level]
 LABELS = torch.tensor([0, 1, 7])
+WEIGHTED = {"labels": LABELS, "number_weights": torch.full(LABELS.shape, torch.nan)}
 DIGITS = [*"0123456789"]
 
 
@@ -552,6 +553,16 @@ def test_vocabularies_that_are_none_are_named(vocab: Any, message: str) -> None:
         NumberTokens.from_tokenizer("gpt2")
 
 
+def test_tokens_that_share_an_id_and_flags_that_are_none_are_named() -> None:
+    """Which of the values would win depends on the order of the vocabulary."""
+    tokenizer = FakeTokenizer("0", "1")
+    with pytest.raises(TypeError, match="digits_only must be a bool; got 'length'"):
+        NumberTokens.from_tokenizer(tokenizer, 16, "length")  # type: ignore[arg-type]
+    tokenizer.vocab["2"] = 1
+    with pytest.raises(ValueError, match=r"ids of their own; got '0' \(id 0\), '1' \(id 1\), '2' \(id 1\)"):
+        NumberTokens.from_tokenizer(tokenizer)
+
+
 PAIR = {1: 1.0, 2: 2.0}
 APART = r"within 1\.6e\+38 of each other.*got -1e\+38 and 1e\+38"
 
@@ -594,6 +605,7 @@ def test_bad_mappings_are_named(mapping: Any, error: type[Exception], message: s
         ([{1: 1.0, 2: 1.0 + 1e-12}], 5, ValueError, "two distinct float32"),
         ([{1: 1.0}, {2: 2.0}, {3: 5.0, 4: 5.0}], 5, ValueError, "two distinct float32 values; each group has only one"),
         ([PAIR], 0, ValueError, "vocab_size.*0"),
+        ([PAIR], 2**31 + 1, ValueError, r"vocab_size must be from 1 to 2\*\*31; got 2147483649"),
         ([PAIR], 5.0, TypeError, r"vocab_size.*5\.0"),
         ([PAIR], True, TypeError, "vocab_size.*True"),
     ],
@@ -601,6 +613,12 @@ def test_bad_mappings_are_named(mapping: Any, error: type[Exception], message: s
 def test_bad_groups_are_named(groups: Any, vocab_size: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         NumberTokens.from_groups(groups, vocab_size)
+
+
+@pytest.mark.parametrize("unit", [0.0, -1.0, math.nan, math.inf, 1e39])
+def test_bad_units_are_named(unit: float) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"units must be above 0 and at most 1.6e+38; got {unit!r}")):
+        NumberTokens(PAIR, 5, units=[unit])
 
 
 def test_groups_stay_in_their_order_and_are_compared() -> None:
@@ -735,6 +753,7 @@ NO_LABELS = r"labels must be a tensor of integers; got "
         (lambda n: n.count(LABELS, LABELS * 1j), TypeError, "a real tensor; got torch.complex64"),
         (lambda n: n.count(LABELS, LABELS.to("meta")), ValueError, "weights must be .*device cpu; got meta"),
         (lambda n: n.tokens_per_number([LABELS[2:] + 1]), ValueError, "none of 1 labels is a number token"),
+        (lambda n: n.tokens_per_number([WEIGHTED]), ValueError, "none of 3 labels is a number token"),
         (lambda n: n.tokens_per_number([{"ids": 1, None: 2}]), ValueError, "got the keys ids, None"),
         (lambda n: n.tokens_per_number([LABELS], "a"), TypeError, "ignore_index must be an int; got 'a'"),
         (lambda n: n.tokens_per_number([LABELS], 2**63), ValueError, "ignore_index must fit int64.*; got 9223"),
@@ -972,6 +991,18 @@ def test_texts_without_the_padding_of_an_earlier_call() -> None:
     expected = {tokenizer.get_vocab()[digit]: float(digit) for digit in DIGITS}
     assert mapping_of(NumberTokens.from_texts(DIGITS, tokenizer)) == expected
     assert mapping_of(NumberTokens.from_texts(DIGITS, ByT5Tokenizer())) == {51 + digit: digit for digit in range(10)}
+    tokenizer(["7 8"], truncation=True, max_length=1)
+    with pytest.raises(ValueError, match="the tokenizer truncates '10'; switch off its truncation"):
+        NumberTokens.from_texts(["7", "10"], tokenizer)
+
+
+def test_texts_of_tokenizers_without_an_unknown_token() -> None:
+    unigram = Tokenizer(models.Unigram([(digit, -1.0) for digit in DIGITS]))
+    assert mapping_of(NumberTokens.from_texts(DIGITS, unigram)) == {digit: float(digit) for digit in range(10)}
+    words = Tokenizer(models.WordLevel({digit: int(digit) for digit in DIGITS}))
+    for tokenizer in (unigram, words):
+        with pytest.raises(ValueError, match="the tokenizer cannot encode 'x': "):
+            NumberTokens.from_texts({"7": 7.0, "x": 1.0}, tokenizer)
 
 
 @pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, as_transformers])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 import sys
-import warnings
 import webbrowser
 from argparse import ArgumentTypeError
+from contextlib import suppress
+from threading import Thread
 
 from ..command_line import WRONG_INPUT, Parser
 from ..extras import installing
@@ -26,14 +28,14 @@ def main(arguments: list[str] | None = None) -> int:
         return WRONG_INPUT
     try:
         server = listening(chosen.host, chosen.port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         where = chosen.port or f"{FIRST_PORT} or higher"
         print(f"error: cannot listen on {chosen.host}, port {where}: {error}", file=sys.stderr)
         return WRONG_INPUT
-    warnings.filterwarnings("ignore", module=r"ntl_kernels\.demo")  # the page shows them
-    print(f"The demo is at {server.url} (press Ctrl-C to stop)", flush=True)
-    if chosen.open:
-        webbrowser.open(server.url)
+    with suppress(OSError):  # a pipe that nobody reads
+        print(f"The demo is at {server.url} (press Ctrl-C to stop)", flush=True)
+    if chosen.open:  # a browser in the terminal returns when it is closed
+        Thread(target=webbrowser.open, args=[server.url], daemon=True).start()
     with server:
         try:
             server.serve_forever()
@@ -51,4 +53,4 @@ def port(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # not waiting for threads inside torch, at which Python would abort

@@ -20,6 +20,8 @@ from ..config import KINDS, SOFT, NTLConfig, NTLOutput, check_number
 from ..functional import cross_entropy_ntl
 from ..statistics import number_statistics
 from ..tokens import NumberTokens
+from ..tokens.texts import shortened
+from .tokenizer import MOST_LETTERS
 
 TOKENS = (*"0123456789", "text")
 """A vocabulary; the last token stands for all that are not numbers."""
@@ -62,7 +64,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
         config = NTLConfig(**setting)
         return drawn(heights, int(label), config) | digit_by_digit(numbers, config)
     except (OverflowError, RecursionError, TypeError, ValueError) as error:
-        return {"problem": f"{error}."}
+        return {"problem": f"{shortened(str(error), MOST_LETTERS)}."}
 
 
 def drawn(heights: list[float], label: int, config: NTLConfig) -> dict[str, Any]:

@@ -29,7 +29,7 @@ MOST_BYTES = 20_000_000
 """The maximum size of a request; a larger one is refused unread."""
 FILES = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-ANSWERS = {"/picture": picture.answer, "/tokenizer": tokenizer.answer}
+ANSWERS = {"/picture": picture.answer, "/tokenizer": tokenizer.bounded_answer}
 POLICY = "default-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'none'"
 """The browser loads nothing from elsewhere and runs only the page's own script."""
 SECONDS = 30  # in which a request must arrive
@@ -124,13 +124,15 @@ class Handler(BaseHTTPRequestHandler):
             problem += "print(NumberTokens.from_tokenizer(tokenizer).describe())"
             return self.problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, problem)
         content = self.rfile.read(length)
+        self.limit.cancel()
         if len(content) < length:
             return self.problem(HTTPStatus.REQUEST_TIMEOUT, f"The request did not arrive whole in {SECONDS} seconds.")
         try:
-            self.reply(HTTPStatus.OK, "application/json", json.dumps(ANSWERS[self.path](question, content)))
+            text = json.dumps(ANSWERS[self.path](question, content))
         except Exception:
             self.problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The demo failed; its terminal shows why.")
             raise
+        self.reply(HTTPStatus.OK, "application/json", text)
 
     def problem(self, status: HTTPStatus, sentence: str) -> None:
         self.reply(status, "application/json", json.dumps({"problem": sentence}))
@@ -142,6 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Content-Security-Policy", POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         self.wfile.write(content)

@@ -3,22 +3,71 @@
 from __future__ import annotations
 
 import json
-import math
+import multiprocessing
+import os
 import re
+import signal
+import sys
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from threading import Lock
+from types import ModuleType
 from typing import Any
 
 from ..tokens import NumberTokens
 from ..tokens.texts import Options, panics_as_errors, shortened, verdict, vocab_of
 
+resource: ModuleType | None
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+NAME = "tokenizer.json"
 MOST_VALUES = 200
 """The most values listed for a tokenizer."""
 MOST_LETTERS = 1000
 """The maximum length of a message: some errors quote whole files."""
 LARGEST_VOCABULARY = 10_000_000
 """Far beyond any model's; a table of this size is allocated."""
-INSERTED, MOST_TIMES = re.compile(r'"(?:content|prepend)": "((?:[^"\\]|\\.)*)"'), 100_000
-"""What a normalizer's parts may insert at every character; how many times as long they may make a text in all."""
+SECONDS, MOST_MEMORY = 30, 2**31
+"""What an answer may take: a kilobyte can make the tokenizers package run for years, fill the memory or abort."""
+FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+PROCESSES: Any = multiprocessing.get_context("forkserver" if FORKS else "spawn")
+PROCESSES.set_forkserver_preload(["tokenizers", "ntl_kernels.demo.server"])
+ONE_AT_A_TIME = Lock()
+
+
+def bounded_answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
+    """:func:`answer` within :data:`SECONDS` and, where the system can limit it, :data:`MOST_MEMORY`: in a process of
+    its own, which a file may block or end."""
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=send_answer, args=(sender, question, content, SECONDS, MOST_MEMORY), daemon=True)
+    found = None
+    with ONE_AT_A_TIME, receiver, suppress(EOFError):
+        process.start()
+        sender.close()  # the end of the process then ends the wait
+        found = receiver.recv() if receiver.poll(SECONDS) else None
+    process.kill()
+    process.join()
+    limits = f"{SECONDS} seconds or {MOST_MEMORY / 2**30:g} GB of memory"
+    return found or {"problem": f"{question.get('name', NAME)}: its tokenizer needs more than {limits}, or fails."}
+
+
+def send_answer(
+    sender: Connection, question: Mapping[str, str], content: bytes, seconds: int, most_memory: int
+) -> None:
+    warnings.simplefilter("ignore")  # the page shows them
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.stderr = os.fdopen(os.dup(2), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # of a panic, Rust prints its whole stack
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # also if the demo ends before
+        resource.setrlimit(resource.RLIMIT_DATA, (most_memory, most_memory))
+    with suppress(MemoryError):
+        sender.send(answer(question, content))
 
 
 def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
@@ -29,7 +78,7 @@ def answer(question: Mapping[str, str], content: bytes) -> dict[str, Any]:
             ``vocab_size`` (empty for that of the tokenizer).
         content: the file.
     """
-    name = question.get("name", "tokenizer.json")
+    name = question.get("name", NAME)
     size = question.get("vocab_size", "").strip()
     options = Options(question.get("digits_only") != "false", question.get("space_prefixed") == "true")
     try:
@@ -63,15 +112,9 @@ def read_tokenizer(name: str, content: bytes) -> Any:
         raise ValueError(f"{name} is not a tokenizer.json: its JSON is nested too deeply.") from error
     if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
         raise ValueError(f"{name} is JSON, but not a tokenizer.json: {what_is_missing(found)}.")
-    inserted = INSERTED.findall(json.dumps(found.get("normalizer"), ensure_ascii=False))
-    if math.prod(1 + len(text) for text in inserted) > MOST_TIMES:
-        raise ValueError(f"{name}: its normalizer could make a text more than {MOST_TIMES:,} times as long.")
     found |= dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))  # the verdict needs none of them
-    try:
-        with panics_as_errors("it panicked"):
-            tokenizer = Tokenizer.from_str(json.dumps(found))
-    except Exception as error:
-        raise ValueError(f"{name} is JSON, but the tokenizers package cannot read it: {error}.") from error
+    with panics_as_errors(f"{name} is JSON, but the tokenizers package cannot read it"):
+        tokenizer = Tokenizer.from_str(json.dumps(found))
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= LARGEST_VOCABULARY:
         raise ValueError(f"{name}: token ids must be below {LARGEST_VOCABULARY:,}; got {largest:,}.")

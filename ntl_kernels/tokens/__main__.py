@@ -20,12 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     with needs("ntl_kernels.tokens", "tokenizers", "tokenizers"):
         from tokenizers import Tokenizer
     try:
-        with panics_as_errors("the tokenizers package panicked"):
+        with panics_as_errors("the tokenizers package cannot read it"):
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
-    except Exception as error:  # the package raises nothing more specific
-        parser.error(f"{path}: {error}")
-    best = verdict(tokenizer, vocab_of(tokenizer), Options()).best
-    try:
+        best = verdict(tokenizer, vocab_of(tokenizer), Options()).best
         for options in dict.fromkeys([Options(), best]):
             print(f"{options.call}\n{NumberTokens.from_tokenizer(tokenizer, None, *options).describe(3)}\n")
     except ValueError as error:

@@ -105,7 +105,9 @@ class NumberTokens:
             raise ValueError(f"a token must be in one group; these are in several: {sorted(shared)[:5]}")
         found: list[Group] = []
         pairs: list[tuple[int, float]] = []
-        for mapping, unit in zip(checked, units or [1.0] * len(checked), strict=True):
+        for mapping, unit in zip(checked, [1.0] * len(checked) if units is None else units, strict=True):
+            if not 0 < unit <= LARGEST_SPAN:
+                raise ValueError(f"units must be above 0 and at most {LARGEST_SPAN:g}; got {unit!r}")
             values = sorted(set(mapping.values()))
             low, high = values[0], values[-1]
             if high - low > LARGEST_SPAN:
@@ -223,6 +225,9 @@ class NumberTokens:
         if group_by not in (None, "length"):
             raise ValueError(f'group_by must be "length" or None; got {group_by!r}')
         options, vocab = Options(digits_only, space_prefixed), vocab_of(tokenizer)
+        for name, flag in options._asdict().items():
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} must be a bool; got {flag!r}")
         found, judged = numbers_in(vocab, options), verdict(tokenizer, vocab, options)
         notes = [judged.words, *judged.uncounted]
         told = " ".join(notes)
@@ -237,6 +242,8 @@ class NumberTokens:
                 "vocab_size must be the size of the logits' last dimension"
             )
         values = {token: float(without_mark(text)) for text, token in found}
+        if len(values) < len(found):
+            raise ValueError(f"number tokens must have ids of their own; got {examples(found)}")
         if len(set(values.values())) < 2:
             raise ValueError(f"number tokens need at least two distinct values; found {examples(found)}. {told}")
         lacks_digits = digits_only and not {*range(10)} <= set(values.values())
@@ -394,7 +401,7 @@ class NumberTokens:
             tokens += int(is_kept.sum())
             weights = batch.get("number_weights") if hasattr(batch, "get") else None
             numbers += self.count(labels.long().where(is_number & is_kept, -1), weights).item()
-        if numbers == 0:
+        if not numbers > 0:
             raise ValueError(f"none of {tokens} labels is a number token of {self!r}")
         return tokens / numbers
 

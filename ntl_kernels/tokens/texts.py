@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
@@ -85,7 +85,7 @@ def vocab_of(tokenizer: Any) -> Vocab:
     for token, identity in given.items():
         if not isinstance(token, (str, bytes)) or not isinstance(identity, Integral):
             raise TypeError(f"get_vocab() must map tokens (str or bytes) to ids (ints); got {token!r}: {identity!r}")
-    return [(token if isinstance(token, str) else token.decode("latin-1"), id) for token, id in given.items()]
+    return [(token if isinstance(token, str) else token.decode("latin-1"), int(id)) for token, id in given.items()]
 
 
 def size_for(vocab_size: int | None, model: Any, tokenizer: Any, vocab: Vocab) -> int:
@@ -147,16 +147,18 @@ def encoded(tokenizer: Any, text: str) -> list[int]:
         found = getattr(tokenizer, "backend_tokenizer", tokenizer).encode(text, add_special_tokens=False)
     if not hasattr(found, "ids"):
         return list(found)
+    if found.overflowing:
+        raise ValueError(f"the tokenizer truncates {shortened(text, 24)!r}; switch off its truncation")
     return [token for token, is_text in zip(found.ids, found.attention_mask, strict=True) if is_text]
 
 
 @contextmanager
 def panics_as_errors(problem: str) -> Iterator[None]:
-    """Convert a panic of the tokenizers package, which is not an ``Exception``, to a ValueError."""
+    """Convert errors of the tokenizers package to a ValueError, also a panic, which is not an ``Exception``."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise ValueError(f"{problem}: {error}") from error
 
@@ -176,7 +178,8 @@ def mapping_of_texts(texts: Any, tokenizer: Any, names: Mapping[int, str]) -> di
     model = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "model", None)
     unknown = getattr(tokenizer, "unk_token", None) or getattr(model, "unk_token", None)
     if unknown is None:  # as for a Unigram model, which has an unknown token without a name
-        unknown = next((names.get(token) for token in encoded(tokenizer, RARE)[-1:]), None)
+        with suppress(ValueError):  # there is no unknown token
+            unknown = next((names.get(token) for token in encoded(tokenizer, RARE)[-1:]), None)
     found: dict[int, str] = {}
     for text in texts:
         ids = encoded(tokenizer, text)

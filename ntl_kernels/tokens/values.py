@@ -18,12 +18,12 @@ LARGEST_SPAN = 1.6e38
 
 
 def checked_size(vocab_size: Any) -> int:
-    """``vocab_size`` as an int; raise unless it is a positive integer."""
+    """``vocab_size`` as an int; raise unless it is a positive integer whose ids fit int32."""
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, Integral):
         raise TypeError(f"vocab_size must be an int; got {vocab_size!r}")
-    if vocab_size < 1:
-        raise ValueError(f"vocab_size must be positive; got {vocab_size!r}")
-    return int(vocab_size)
+    if not 1 <= (size := int(vocab_size)) <= 2**31:
+        raise ValueError(f"vocab_size must be from 1 to 2**31; got {vocab_size!r}")
+    return size
 
 
 def checked_mapping(mapping: Any, vocab_size: int) -> dict[int, float]:

@@ -6,19 +6,21 @@ import json
 import math
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import closing, suppress
 from functools import partial
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import pytest
 
 from ntl_kernels.config import KINDS
-from ntl_kernels.demo import picture
+from ntl_kernels.demo import picture, tokenizer
 from ntl_kernels.demo import server as serving
 from ntl_kernels.demo.__main__ import main
 from ntl_kernels.demo.server import FILES, MOST_BYTES, Server
@@ -88,12 +90,15 @@ VOCAB = {str(digit): digit for digit in range(10)} | {"km": 10}
 MODEL, WHOLE = {"type": "WordLevel", "vocab": VOCAB, "unk_token": "km"}, {"version": "1.0", "added_tokens": []}
 PADDING = {"strategy": "BatchLongest", "direction": "Left", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
 DOUBLED = {"type": "Replace", "pattern": {"String": "0"}, "content": "00"}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 SETTINGS: list[dict[str, Any]] = [{"label": [1]}, {"kind": {}}, {"weight": 1e999}]
 SETTINGS += [{"heights": [height] * 11} for height in (10**400, -1, None, math.nan)]
 PARTS: list[dict[str, Any]] = [
     *({}, {"pre_tokenizer": {"type": "FixedLength", "length": 0}}),  # the second makes the tokenizers package panic
     # These ask for more memory than there is, which would end the process.
     {"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 60}},
+    {"normalizer": {"type": "Sequence", "normalizers": [[{"String": "0"}, "00"]] * 60}},
+    {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{**BYTES, "use_regex": False}] * 60}},
     {"padding": {**PADDING, "pad_to_multiple_of": 2**40}},
     {"model": {**MODEL, "vocab": {"0": 2**32 - 1, "km": 1}}},
 ]
@@ -107,8 +112,11 @@ HEADERS += ["Content-Length: 5\r\nContent-Length: 7", "no colon", "\r\n".join(["
 HOSTS = ["Host: 127.0.0.1:7860", "Host: localhost", "Host: [::1]:80", "Host: evil.example"]
 
 
-def test_every_request_gets_an_answer_and_none_ends_the_demo(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_request_gets_an_answer_and_none_ends_the_demo(
+    server: Server, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """512 at random, 200 of them at once."""
+    monkeypatch.setattr(tokenizer, "MOST_MEMORY", 2**29)  # which is full sooner
     chance, hostile = random.Random(0), []
     for number in range(512):
         body, cut = chance.choice(BODIES), chance.randrange(10_000)
@@ -121,6 +129,35 @@ def test_every_request_gets_an_answer_and_none_ends_the_demo(server: Server, cap
     answers += [answer_to(server, sent) for sent in hostile[200:]]
     assert all(re.match(rb"HTTP/1.0 [24]|HTTP/1.0 50[15]|<|{", answer) for answer in answers)
     assert requested(server, "/picture", GOOD)[0] == 200 and "Traceback" not in capfd.readouterr().err
+
+
+def test_a_file_that_never_ends_gets_an_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "SECONDS", 1)
+    split = {"type": "Split", "pattern": {"Regex": "[0-9]+[0-9]*[a-j]"}, "behavior": "Isolated", "invert": False}
+    model = {**MODEL, "vocab": VOCAB | {"0" * 4000: 11}}
+    found = problem(server, "/tokenizer", json.dumps({**WHOLE, "model": model, "pre_tokenizer": split}).encode())
+    assert found == (200, "tokenizer.json: its tokenizer needs more than 1 seconds or 2 GB of memory, or fails.")
+
+
+def test_ctrl_c_while_the_page_is_in_use_is_no_crash() -> None:
+    with subprocess.Popen([sys.executable, "-m", "ntl_kernels.demo"], stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout and process.stderr
+        port = int(re.findall("[0-9]+", process.stdout.readline())[4])
+
+        def drag() -> None:
+            with suppress(OSError, HTTPException):
+                while True:
+                    with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+                        connection.request("POST", "/picture", GOOD)
+                        connection.getresponse().read()
+
+        with ThreadPool(3) as pool:
+            dragged = [pool.apply_async(drag) for _ in range(3)]
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            assert (process.wait(20), process.stderr.read()) == (130, "interrupted\n")
+            for each in dragged:
+                each.get()
 
 
 OWN = [("localhost:1", "http://localhost:1"), ("[::1]:80", None), ("10.0.0.7", "https://10.0.0.7")]
@@ -178,13 +215,16 @@ def test_an_address_that_cannot_be_listened_on_is_named_in_one_line(capsys: pyte
         number = taken.getsockname()[1]
         assert main(["--port", str(number)]) == 2
     assert capsys.readouterr().err.startswith(f"error: cannot listen on 127.0.0.1, port {number}: ")
-    assert main(["--host", "256.256.256.256"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: cannot listen on 256.256.256.256, port 7860 or higher: ") and said.count("\n") == 1
+    for host in ("256.256.256.256", "a..b", "a" * 64):
+        assert main(["--host", host]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: cannot listen on {host}, port 7860 or higher: ") and said.count("\n") == 1
 
 
 def test_the_first_free_port_until_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(served: Server) -> None:
+        while not opened:  # by a thread
+            time.sleep(0.01)
         raise KeyboardInterrupt
 
     opened: list[str] = []
