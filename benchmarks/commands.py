@@ -21,7 +21,7 @@ __all__ += ["writable", "writable_file"]
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code."""
 STORAGE = {errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EROFS}
-STORAGE |= {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
+STORAGE |= {errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC}
 """Errors of the system for a place that cannot be written to, or is full."""
 
 

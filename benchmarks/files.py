@@ -21,6 +21,9 @@ except ImportError:  # Windows
     fcntl = None
 
 
+EACH = ""
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Where to write a file or a folder; at the end of the block, it is flushed and takes the place of ``path``.
@@ -73,6 +76,26 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
         if not isinstance(content, dict):
             raise ValueError(f"expected an object of JSON; got {content!r:.40}")
         return content
+
+
+def misfits(value: Any, shape: Any, name: str = "") -> list[str]:
+    """The names of fields that a JSON value lacks or has with another type.
+
+    A shape is a type, [the shape of every item] or {field: its shape}, where EACH stands for every other field.
+    """
+    if not isinstance(shape, (dict, list)):
+        return [] if isinstance(value, shape) else [name]
+    if not isinstance(value, type(shape)):
+        return [name or "fields"]
+    if isinstance(shape, list):
+        value, shape = dict(enumerate(value)), {EACH: shape[0]}
+    shapes = dict.fromkeys(value, shape[EACH]) | shape if EACH in shape else shape
+    return [
+        wrong
+        for field, inner in shapes.items()
+        if field != EACH
+        for wrong in misfits(value.get(field, ...), inner, f"{name}.{field}".lstrip("."))
+    ]
 
 
 @contextmanager

@@ -15,7 +15,8 @@ def meant(word: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown word: the known word that is most like it, or else all of them."""
     words = {each.lower(): each for each in known}
     near = get_close_matches(word.lower(), words, n=1)
-    return f": did you mean {words[near[0]]}?" if near else f"; expected one of {', '.join(words.values())}"
+    others = f"; expected one of {', '.join(words.values())}" if words else ""
+    return f": did you mean {words[near[0]]}?" if near else others
 
 
 class Parser(argparse.ArgumentParser):

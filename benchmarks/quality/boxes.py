@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -154,12 +155,17 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.steps < VALIDATIONS:
         parser.error(f"--steps must be at least {VALIDATIONS}, with a validation each; got {chosen.steps}")
-    config = configure([*(chosen.loss or ["loss=ce"]), f"seed={chosen.seed}"])
+    for override in chosen.loss:
+        if not re.match(r"loss=\w+$|[+~]*loss\.(?!balance|group_by)", override):
+            raise InputError(f"boxes takes loss=L and its options, except balance and group_by; got {override}")
+    loss = chosen.loss if any(each.startswith("loss=") for each in chosen.loss) else ["loss=ce", *chosen.loss]
+    config = configure([*loss, f"seed={chosen.seed}"])
     check(config)
     if config.loss.name == "number_level":
         raise InputError("loss=number_level needs one token for each digit; a corner of a box is one token")
     name = f"boxes_{chosen.pictures}"
-    folder = writable(chosen.out / run_name(name, "locator", config.loss.name, chosen.seed, chosen.loss))
+    changed = [*chosen.loss, f"steps={chosen.steps}"]
+    folder = writable(chosen.out / run_name(name, "locator", config.loss.name, chosen.seed, changed))
     started = time.perf_counter()
     found, log, parameters = train(ntl_config(config.loss), chosen.seed, chosen.pictures, chosen.steps)
     told = {"steps": chosen.steps, "pictures": chosen.pictures}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import product, takewhile
+from pathlib import Path
 from string import digits
 from typing import Any
 
@@ -16,7 +18,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ntl_kernels import NumberTokens
+from ntl_kernels.tokens.texts import shortened
 
+from ..commands import InputError
 from .data.pairs import final_value
 from .metrics import in_digits
 
@@ -88,9 +92,20 @@ def train_tokenizer(texts: Sequence[str], size: int, kind: str) -> PreTrainedTok
     return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token=SPECIAL[0], eos_token=SPECIAL[1])
 
 
+@contextmanager
+def reading(folder: str | Path) -> Iterator[None]:
+    """Convert errors of transformers and PEFT about the folder of a model to an :class:`InputError`."""
+    try:
+        yield
+    except Exception as error:  # a torn or wrong file raises errors of many packages
+        reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+        raise InputError(f"model.checkpoint={folder}: transformers cannot read it: {reason}") from error
+
+
 def checkpoint_tokenizer(checkpoint: str, kind: str) -> Any:
     """A checkpoint's tokenizer for a kind of codec, with missing tokens of :data:`SPECIAL` added."""
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
+    with reading(checkpoint):
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{checkpoint}: its {type(tokenizer).__name__} is not built on the tokenizers package")
     if kind == "own":
@@ -318,5 +333,5 @@ def make_codec(
 ) -> Codec:
     """The codec "plain", "digits", "triples", "scores", "rt" or "xval" with the checkpoint's tokenizer, or with one
     trained on ``texts``; "own" with the checkpoint's alone."""
-    tokenizer = train_tokenizer(texts, size, kind) if checkpoint is None else checkpoint_tokenizer(checkpoint, kind)
+    tokenizer = checkpoint_tokenizer(checkpoint, kind) if checkpoint else train_tokenizer(texts, size, kind)
     return SPECIAL_CODECS.get(kind, Codec)(tokenizer, kind, longest_question or LONGEST_QUESTION)

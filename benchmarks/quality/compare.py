@@ -5,7 +5,6 @@ Without arguments it runs the main job: estimating rents from descriptions of fl
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import sys
@@ -16,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.utils.logging import set_verbosity_error
@@ -24,15 +23,16 @@ from transformers.utils.logging import set_verbosity_error
 from .. import files
 from ..commands import InputError, Parser, count, in_one_line, writable
 from . import plots, records
-from .configuration import configure, run_name
+from .configuration import check, configure, plain, run_name
 from .experiment import load_splits, run, shortened
-from .losses import NTL, check_loss
+from .losses import NTL
 from .names import METRICS, SHORT, words
 from .records import Record, by_dataset, values_of
 from .report import FOLDER
 from .statistics import compare
 from .tables import markdown, spread, told
 from .timing import make_trainer
+from .training import ARGUMENTS, training_arguments
 
 MAIN_JOB = ("dataset=rents", f"dataset.name={SHORT}", "dataset.limits.validation=200")
 TRAINER, BARS = "trainer=quick", "+trainer.arguments.disable_tqdm=false"
@@ -64,9 +64,9 @@ class Bar(TrainerCallback):
 
 def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, DictConfig]]:
     """(name, configuration) of CE and of CE + NTL for every seed; overrides of the loss apply to NTL only."""
-    if any(each.startswith("seed=") for each in overrides):
-        raise InputError("compare runs seeds 1, 2, ...; set how many with --seeds")
-    task = [each for each in overrides if not each.lstrip("+").startswith("loss")]
+    if own := [each for each in overrides if each.lstrip("+~").startswith(("seed", "hydra"))]:
+        raise InputError(f"compare runs seeds 1, 2, ...; set how many with --seeds, where with --out; got {own[0]}")
+    task = [each for each in overrides if not each.lstrip("+~").startswith("loss")]
     ours = [each for each in overrides if each not in task]
     if not any(each.startswith("dataset=") for each in task):
         task = [*MAIN_JOB, *task]
@@ -78,8 +78,11 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
         for loss in (PLAIN, ours):
             chosen = [BARS, *task, *loss, f"seed={seed}"]
             config = configure(chosen)
+            check(config)
             if loss is ours and config.loss.name == "ce":
                 raise InputError("compare compares CE with another loss; got loss=ce")
+            if (steps := training_arguments(config, Path()).max_steps) < 1:
+                raise InputError(f"compare needs {ARGUMENTS}.max_steps of at least 1; got {steps}")
             runs.append((run_name(config.dataset.name, config.model.name, config.loss.name, seed, chosen), config))
     return runs
 
@@ -87,26 +90,24 @@ def configurations(overrides: Sequence[str], seeds: int) -> list[tuple[str, Dict
 def expected_seconds(config: DictConfig) -> float:
     """The duration of a run on this machine, apart from sampled answers: that of two steps and a few answers, times
     their number."""
-    steps, arguments = config.trainer.arguments.max_steps, copy.deepcopy(config)
-    arguments.trainer.arguments.update(max_steps=2, eval_strategy="no", save_strategy="no", disable_tqdm=True)
+    arguments, short = training_arguments(config, Path()), OmegaConf.create(plain(config))
+    short.trainer.arguments.update(max_steps=2, eval_strategy="no", save_strategy="no", disable_tqdm=True)
     splits = shortened(load_splits(config), config.trainer.max_questions, config.data_seed)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer("ce", arguments, splits, Path(folder))
+        trainer = make_trainer("ce", short, splits, Path(folder))
         trainer.train()  # the first steps are slower
         step = trainer.train().metrics["train_runtime"] / 2
-    every = config.trainer.arguments.eval_steps or config.trainer.arguments.logging_steps
-    evaluations = math.ceil(1 / every if every < 1 else steps / every)
+    every = 0 if arguments.eval_strategy == "no" else arguments.eval_steps or arguments.logging_steps
+    evaluations = math.ceil((1 if every < 1 else arguments.max_steps) / every) if every else 0
     questions = evaluations * len(splits.validation) + sum(map(len, splits.tests.values()))
-    few = splits.validation[: config.trainer.arguments.per_device_eval_batch_size]
+    few = splits.validation[: arguments.per_device_eval_batch_size]
     started = time.perf_counter()
     trainer.ask(few, trainer.answer, "rehearsal")
-    return steps * step + questions * (time.perf_counter() - started) / len(few)
+    return arguments.max_steps * step + questions * (time.perf_counter() - started) / len(few)
 
 
 def train(runs: Sequence[tuple[str, DictConfig]], folder: Path) -> list[Record]:
     """The records of all runs, trained one after another under one progress bar."""
-    for _, config in runs:
-        check_loss(config.loss)  # only the loss differs between runs, so only it could fail after the first run
     found = []
     minutes = len(runs) * expected_seconds(runs[0][1]) / 60
     print(f"{len(runs)} runs; about {minutes:.0f} minutes on this machine", file=sys.stderr)
@@ -163,10 +164,10 @@ def main(arguments: Sequence[str]) -> int:
     ((dataset, groups),) = by_dataset(found).items()
     plots.draw(groups, f"{words(dataset)}: {chosen.seeds} seed{'s' * (chosen.seeds > 1)}", plot, "runs in this folder")
     files.write(data, json.dumps(found, indent=1) + "\n")
-    chosen_steps = found[0]["config"]["trainer"]["arguments"]
+    settings = training_arguments(runs[0][1], chosen.out)
     print(
-        f"\n{words(dataset)}: {found[0]['sizes']['train']:,} training pairs, {chosen_steps['max_steps']:,} steps of "
-        f"{chosen_steps['per_device_train_batch_size']}, {found[0]['parameters']:,} parameters, "
+        f"\n{words(dataset)}: {found[0]['sizes']['train']:,} training pairs, {settings.max_steps:,} steps of "
+        f"{settings.per_device_train_batch_size}, {found[0]['parameters']:,} parameters, "
         f"{sum(record['seconds'] for record in found):.0f} s\n\n{tables(found)}\n"
     )
     print(certainty(chosen.seeds, is_main_job=not chosen.overrides))

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import files
 from ..commands import InputError, meant
 from .codec import SCALES
+from .losses import check_loss
 from .names import LONGEST_NAME, digested
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
@@ -77,7 +78,9 @@ MOST = 10_000_000
 """Tokens of a vocabulary: far beyond any model's."""
 SEED = (lambda value: is_whole(value, 0) and value < 2**32, "a whole number from 0 to 2**32 - 1")
 SWITCH = (lambda value: isinstance(value, bool), "true or false")
+TEXT = (lambda value: isinstance(value, str) and value != "", "a name")
 EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys((f"{group}.name" for group in GROUPS), TEXT),
     "seed": SEED,
     "data_seed": SEED,
     "samples": (lambda value: is_whole(value, 0), "a number of answers, or 0 for none"),
@@ -112,6 +115,7 @@ def check(config: DictConfig) -> None:
         value = OmegaConf.select(config, option)
         if not is_valid(value):
             raise InputError(f"{option} must be {expected}; got {value!r}")
+    check_loss(config.loss)
     check_combination(config)
 
 
@@ -150,8 +154,12 @@ def listed(names: set[str]) -> str:
 
 
 def claim(folder: Path, config: DictConfig) -> None:
-    """Reserve the folder for this configuration."""
+    """Reserve the folder for this configuration; raise if it belongs to another run, or to none but holds what a run
+    would replace."""
     wanted, path = plain(config), folder / CONFIGURATION
+    of_a_run = [folder / METRICS, folder / MODEL, *([] if config.trainer.resume else folder.glob("checkpoint-*"))]
+    if not path.exists() and (taken := [each for each in of_a_run if each.exists()]):
+        raise InputError(f"{taken[0]} is there, but no {CONFIGURATION} of a run; choose another hydra.run.dir")
     found = files.read_json(path, wanted)
     different = sorted(key for key in differences(found, wanted) if key not in (*WITHOUT_EFFECT, "trainer.resume"))
     if different:
@@ -223,6 +231,8 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         if name not in known:
             break
         known = known[name]
+    else:  # an option, but not of what these overrides leave
+        return words
     added = unknown[1].startswith("trainer.arguments.")
     more = f" (another of the TrainingArguments needs a plus: +{unknown[1]})" if added else ""
     return f"{unknown[1]} is not an option{meant(name, map(str, known))}{more}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+import logging
 import os
 import sys
 from collections import defaultdict
@@ -22,7 +22,7 @@ from transformers import ProgressCallback, TrainerCallback
 from ntl_kernels.evaluation import median_answer
 
 from .. import files
-from ..commands import WRONG_INPUT, InputError, Parser, meant, writable
+from ..commands import WRONG_INPUT, InputError, Parser, writable
 from ..environment import describe
 from .configuration import CONFIGURATIONS, METRICS, MODEL, check, claim, explaining, finished, is_first_rank, plain
 from .data import Pair, Splits, load
@@ -39,14 +39,7 @@ TIMINGS = ("model_preparation_time", "runtime", "samples_per_second", "steps_per
 
 def load_splits(config: DictConfig) -> Splits:
     """The data of a configuration."""
-    options, known = plain(config.dataset), inspect.signature(load).parameters
-    options.pop("ratings", None)
-    for name in sorted(options.keys() - known.keys()):
-        raise InputError(f"dataset has no option {name!r}{meant(name, known)}")
-    for name in ("name", "format", "limits"):
-        if name not in options:
-            raise InputError(f"dataset.{name} is missing")
-    splits = load(**options, seed=config.data_seed)
+    splits = load(plain(config.dataset), config.data_seed)
     check_text_metrics(splits)
     return splits
 
@@ -213,6 +206,7 @@ def main(arguments: list[str]) -> int:
     """``OPTION=VALUE... [-m]``, which Hydra reads from ``sys.argv``."""
     chosen = Parser(add_help=False, parents=[get_args_parser()]).parse_args(arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its errors and exits
+    logging.raiseExceptions = False  # whoever reads Hydra's log may have enough
     with explaining(chosen.overrides):
         run_configured()
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,13 +49,18 @@ def number_level_config(loss: Mapping[str, Any]) -> NTLConfig:
 def sigma_of(loss: Mapping[str, Any]) -> float:
     """The standard deviation of a Gaussian target."""
     sigma = loss.get("sigma")
-    if set(loss) != {"name", "sigma"} or isinstance(sigma, (bool, str)) or not sigma or not sigma > 0:
+    is_number = isinstance(sigma, (int, float)) and not isinstance(sigma, bool)
+    if set(loss) != {"name", "sigma"} or not is_number or not 0 < sigma < math.inf:
         raise InputError(f"loss={GAUSSIAN} has one option, sigma, a number above 0; got {dict(loss)}")
     return float(sigma)
 
 
 def check_loss(loss: Mapping[str, Any]) -> None:
     """Raise where a configuration names no loss, or options that it cannot have."""
+    if not isinstance(loss.get("balance", False), bool):
+        raise InputError(f"loss.balance must be true or false; got {loss['balance']!r}")
+    if loss.get("group_by") not in ("length", None):
+        raise InputError(f"loss.group_by must be length or null; got {loss['group_by']!r}")
     if loss["name"] == "number_level":
         number_level_config(loss)
     else:

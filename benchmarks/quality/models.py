@@ -25,7 +25,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from .. import files
 from ..commands import InputError, naming
-from .codec import Codec, OwnCodec, RTCodec
+from .codec import Codec, OwnCodec, RTCodec, reading
 from .configuration import CONFIGURATION, MODEL, plain
 
 # name -> (hidden size, layers, attention heads, feed-forward size); small to 3b are those of T5
@@ -166,7 +166,8 @@ def adapted(model: Any, options: DictConfig, new_tokens: list[int]) -> Any:
     from peft import LoraConfig, PeftModel, get_peft_model  # a second; nothing else here needs it
 
     if (folder := saved_model(options.checkpoint)).joinpath(ADAPTER).is_file():
-        return PeftModel.from_pretrained(model, folder, is_trainable=True, trust_remote_code=False)
+        with reading(folder):
+            return PeftModel.from_pretrained(model, folder, is_trainable=True, trust_remote_code=False)
     task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     rows: dict[str, Any] = {}
     if new_tokens:
@@ -202,11 +203,12 @@ def loaded_model(options: DictConfig, codec: Codec) -> Any:
     auto = AutoModelForSeq2SeqLM if options.architecture == "t5" else AutoModelForCausalLM
     folder, chosen, more = saved_model(options.checkpoint), WITH_HEAD.get(options.head, auto), {}
     if options.adapter and (adapter := folder / ADAPTER).is_file():
-        folder = saved_model(files.read_json(adapter)["base_model_name_or_path"])
+        folder = saved_model(str(files.read_json(adapter).get("base_model_name_or_path")))
     if options.head == "regression" and isinstance(codec, OwnCodec):
         chosen, more = AutoModelForSequenceClassification, {"num_labels": 1, "pad_token_id": codec.pad}
     read = {"local_files_only": True, "output_loading_info": True, "dtype": torch.float32}
-    model, found = chosen.from_pretrained(folder, trust_remote_code=False, **read, **more)
+    with reading(folder):
+        model, found = chosen.from_pretrained(folder, trust_remote_code=False, **read, **more)
     for name in sorted(found["missing_keys"]):
         if not name.startswith(("head.", "score.")):
             raise ValueError(f"{folder} has no weights {name}, which a {type(model).__name__} needs")
@@ -234,8 +236,8 @@ def start_like_digits(model: Any, codec: Codec) -> None:
 def saved_model(checkpoint: str) -> Path:
     """The folder of the weights: a run's model, or else the checkpoint that it ended with, or the given folder."""
     folder = Path(checkpoint)
-    if not folder.is_dir():
-        raise InputError(f"model.checkpoint={checkpoint}: no such folder")
+    if not checkpoint or not folder.is_dir():
+        raise InputError(f"model.checkpoint={checkpoint or repr(checkpoint)}: no such folder")
     if (folder / MODEL).is_dir():
         folder = folder / MODEL
     elif newest := newest_checkpoint(folder):
@@ -247,6 +249,8 @@ def saved_model(checkpoint: str) -> Path:
                 f"model.checkpoint={checkpoint}: no {what} in {folder} ({' or '.join(names)}); a run saves them with "
                 "trainer.save_model=true or trainer.arguments.save_strategy=steps"
             )
+    if files.read_json(folder / ADAPTER, {}).get("megatron_config"):  # PEFT would import the module that goes with it
+        raise InputError(f"model.checkpoint={checkpoint}: adapters with a megatron_config are not supported")
     return folder
 
 

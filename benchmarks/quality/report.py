@@ -310,6 +310,8 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.check and chosen.runs:
         parser.error("--check is about a folder of records (--out), not about runs")
+    if chosen.replace and not chosen.runs:
+        parser.error("--replace is about new runs, and there are none")
     folder = chosen.out or (Path("runs/quality/report") if chosen.runs else FOLDER)
     if chosen.check:
         return published.verdict(check(folder))

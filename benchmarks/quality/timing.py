@@ -20,21 +20,38 @@ from transformers.utils.logging import set_verbosity_error
 from ntl_kernels.integrations.transformers import remove_ntl_from_model
 
 from .. import files
-from ..commands import Parser, count, in_one_line, writable_file
+from ..commands import InputError, Parser, count, in_one_line, writable_file
 from ..environment import describe
 from ..speed.measure import observe
 from ..speed.results import percentiles
-from .configuration import configure
+from .configuration import check, configure
 from .data import Pair, Splits
 from .experiment import load_splits
 from .losses import ntl_config
 from .names import CONTESTANTS
 from .tasks import Collate, make_task
-from .training import IGNORE, training_arguments
+from .training import ARGUMENTS, IGNORE, training_arguments
 
 LOSSES = {"stock": "ce", "logits": "ntl_was", "ce": "ce", "ntl": "ntl_was"}
 """Contestant -> loss. ``stock`` is the stock Trainer and the model's own cross-entropy, the others NTLTrainer: with the
 loss from the stock model's logits, or from hidden states (``apply_ntl_to_model``)."""
+USED = ("dataset", "model", "device", "seed", "data_seed", f"{ARGUMENTS}.")
+"""Options that affect a step."""
+
+
+def configured(overrides: Sequence[str], steps: int) -> dict[str, DictConfig]:
+    """The configuration of each contestant; raise if an override is of an option that is set here or has no effect."""
+    fixed = {"max_steps": steps, "logging_steps": steps + 1, "eval_strategy": "no", "eval_on_start": "false"}
+    fixed |= {"disable_tqdm": "true"}
+    for override in overrides:
+        option = override.lstrip("+~").partition("=")[0]
+        if not option.startswith(USED) or option.removeprefix(f"{ARGUMENTS}.") in fixed:
+            raise InputError(f"time takes {', '.join(USED)}*, except {', '.join(fixed)}; got {override}")
+    chosen = ["trainer=curve", *(f"++{ARGUMENTS}.{name}={value}" for name, value in fixed.items())]
+    found = {name: configure([*chosen, *overrides, f"loss={loss}"]) for name, loss in LOSSES.items()}
+    for config in found.values():
+        check(config)
+    return found
 
 
 def make_trainer(name: str, config: DictConfig, splits: Splits, folder: Path, all_tokens: bool = False) -> Trainer:
@@ -76,15 +93,13 @@ def measure(overrides: list[str], rounds: int, steps: int, all_tokens: bool = Fa
 
     A round trains each contestant for ``steps`` steps, in an order that rotates from round to round.
     """
-    fixed = ["trainer=curve", f"trainer.arguments.max_steps={steps}", "trainer.arguments.eval_strategy=no"]
-    fixed += [f"trainer.arguments.logging_steps={steps + 1}", "+trainer.arguments.disable_tqdm=true"]
     seconds: dict[str, list[float]] = {name: [] for name in LOSSES}
-    configured = {name: configure([*fixed, *overrides, f"loss={loss}"]) for name, loss in LOSSES.items()}
-    splits = load_splits(configured["stock"])
+    configurations = configured(overrides, steps)
+    splits = load_splits(configurations["stock"])
     with tempfile.TemporaryDirectory() as folder:
         trainers = {
             name: make_trainer(name, config, splits, Path(folder, name), all_tokens)
-            for name, config in configured.items()
+            for name, config in configurations.items()
         }
         names = list(trainers)
         for trainer in trainers.values():

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 import torch
 from accelerate.utils import gather_object
 from omegaconf import DictConfig, OmegaConf
+from safetensors import SafetensorError
 from torch import Tensor
 from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
@@ -36,7 +37,10 @@ ARGUMENTS = "trainer.arguments"
 LEAST = {"max_steps": -1} | dict.fromkeys(
     ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "save_total_limit"), 1
 )
+LEAST["eval_accumulation_steps"] = 1
 """The least values of numbers, if not 0."""
+ELSEWHERE = {"resume_from_checkpoint": "; use trainer.resume", "do_train": "; use trainer.train", "push_to_hub": ""}
+"""Arguments without effect -> what has it."""
 BELOW = {"adam_beta1": 1, "adam_beta2": 1}
 """What numbers must be below, if that is not infinity."""
 
@@ -116,6 +120,12 @@ class Answering:
             raise InputError(f"{ARGUMENTS}.metric_for_best_model={name}: there is no such metric{meant(name, known)}")
         return super()._determine_best_metric(metrics=metrics, trial=trial)  # type: ignore[misc,no-any-return]
 
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().save_model(*args, **kwargs)  # type: ignore[misc]
+        except SafetensorError as error:  # as when the disk is full
+            raise InputError(f"{self.args.output_dir}: cannot save the model: {error}") from error  # type: ignore[attr-defined]
+
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.stopwatch.log(self.state)  # type: ignore[attr-defined]
         super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]
@@ -168,6 +178,8 @@ def check_device(device: object) -> None:
 
 def check_arguments(options: dict[str, Any]) -> None:
     """Raise if an argument has another type or is out of range, or if the length of training is not set."""
+    for name in ELSEWHERE.keys() & options.keys():
+        raise InputError(f"{ARGUMENTS}.{name} has no effect here{ELSEWHERE[name]}")
     kinds = {field.name: get_args(field.type) or (field.type,) for field in fields(TrainingArguments)}
     for name, value in options.items():
         kind, least = [get_origin(each) or each for each in kinds.get(name, ())], LEAST.get(name, 0)

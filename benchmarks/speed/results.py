@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ FILES = (*FAMILIES, "host", "first")
 COUNTS = "counts"
 """The file of records without times: what each provider executes."""
 FOLDER = Path(__file__).parents[1] / "results"
+
+SHAPE = {**dict.fromkeys(("name", "family", "group"), str), "memory": (str, NoneType), "also": [str]}
+SHAPE |= {"providers": {files.EACH: {"status": str}}, "environment": {"kind": str, "device": str, "date": str}}
+"""Field of a record -> its type, for those that every table needs."""
 
 Record = dict[str, Any]
 Records = dict[str, Record]
@@ -62,9 +67,13 @@ def read(path: Path) -> Records:
     content = files.read_json(path)
     if (schema := content.get("schema")) != SCHEMA:
         raise InputError(f"{path}: expected schema {SCHEMA}; got {schema!r}")
-    if not isinstance(content.get("workloads"), dict):
-        raise InputError(f'{path}: expected an object with "workloads"')
-    return content["workloads"]
+    records = content.get("workloads")
+    if not isinstance(records, dict) or not records:
+        raise InputError(f'{path}: expected "workloads" with records; got {records!r:.40}')
+    for title, record in records.items():
+        if wrong := files.misfits(record, SHAPE):
+            raise InputError(f"{path}: {title!r} is not a record: without {', '.join(wrong)}; got {record!r:.40}")
+    return records
 
 
 def load(folder: Path, files: Sequence[str] = FILES) -> Records:

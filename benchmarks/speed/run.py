@@ -130,6 +130,7 @@ def write_records(
     fresh = fresh or settings.is_whole
     described = environment.describe("speed", settings.device, settings.threads)
     target = writable(folder / environment.slug(described["device"]), "cannot write results to {folder}")
+    results.load(target, [file or workload.family for workload in chosen])  # refused before the work, not after it
     records: list[Record] = []
     written: dict[str, list[Record]] = defaultdict(list)
     for number, workload in enumerate(chosen, 1):

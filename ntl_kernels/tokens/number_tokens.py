@@ -209,10 +209,10 @@ class NumberTokens:
                 ``resize_token_embeddings``.
 
         Raises:
-            TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, an id is not an int, or
-                the model has no ``get_output_embeddings``.
-            ValueError: no token is a number, there are fewer than two distinct values, an id is beyond ``vocab_size``,
-                the model has no head, or both ``vocab_size`` and ``model`` are given.
+            TypeError: the tokenizer has no ``get_vocab``, its tokens are neither str nor bytes, an id is not an int, a
+                flag not a bool, or the model has no ``get_output_embeddings``.
+            ValueError: no token is a number, there are fewer than two distinct values, an id is beyond ``vocab_size``
+                or has two values, the model has no head, or both ``vocab_size`` and ``model`` are given.
 
         Examples:
             >>> from tokenizers import Tokenizer, models
@@ -283,9 +283,9 @@ class NumberTokens:
 
         Raises:
             TypeError: as for :meth:`from_tokenizer`, or a text is not a str.
-            ValueError: a text is not one token (the error shows how it is split), is the token of another text, or is
-                no number and has no value; the model has no head, or ``vocab_size`` is also given; or as for
-                :meth:`from_mapping`.
+            ValueError: a text is not one token (the error shows how it is split), is cut off by the tokenizer's
+                truncation, is the token of another text, or is no number and has no value; the model has no head, or
+                ``vocab_size`` is also given; or as for :meth:`from_mapping`.
 
         Examples:
             >>> from tokenizers import Tokenizer, models

@@ -12,6 +12,32 @@ import pytest
 from benchmarks.commands import InputError, in_one_line, naming
 from benchmarks.distributed import __main__ as distributed
 
+COMPARED, TIMED = "compare dataset=debug trainer=debug", "time --rounds 1 --steps 1 dataset=debug model.size=test"
+DRAWN = "boxes --pictures 4 --steps 4"
+NOT_USED = {
+    f"{COMPARED} ++seed=5": "compare runs seeds 1, 2, ...; set how many with --seeds, where with --out; got ++seed",
+    f"{COMPARED} hydra.run.dir=x": "compare runs seeds 1, 2, ",
+    f"{COMPARED} beams=0": "beams must be a number of beams",
+    f"{COMPARED} trainer.max_questions=abc": "trainer.max_questions must be null or a number of questions; got 'abc'",
+    f"{COMPARED} ~trainer.arguments.max_steps": "trainer.arguments.max_steps must be at least 1",
+    f"{COMPARED} trainer.arguments.max_steps=-1 +trainer.arguments.num_train_epochs=1": "compare needs trainer.",
+    f"{COMPARED} trainer.train=false": "trainer=eval needs what it evaluates",
+    f"{COMPARED} model=xval": "model.head=value needs loss=ce",
+    f"{TIMED} trainer.arguments.max_steps=1": "time takes dataset, model, device, seed, ",
+    f"{TIMED} loss=ntl_mse": "time takes ",
+    f"{TIMED} beams=abc": "time takes ",
+    f"{TIMED} samples=-3": "time takes ",
+    f"{TIMED} seed=-1": "seed must be a whole number",
+    f"{TIMED} model=xval": "model.head=value needs loss=ce",
+    f"{DRAWN} seed=2": "boxes takes loss=L and its options, except balance and group_by; got seed=2",
+    f"{DRAWN} loss={{balance:true}}": "boxes takes ",
+    f"{DRAWN} loss.balance=true": "boxes takes ",
+    f"{DRAWN} loss.group_by=null": "boxes takes ",
+    f"{DRAWN} loss.weight=1": "loss.weight is not an option",
+    "yardsticks dataset=debug data_seed=abc": "data_seed must be a whole number",
+}
+"""Command of quality -> why it is refused: it sets an option itself, or the value has no effect or no meaning."""
+
 
 @pytest.mark.parametrize(
     ("line", "said"),
@@ -33,6 +59,7 @@ from benchmarks.distributed import __main__ as distributed
         ("benchmarks.quality reprot", "there is no command 'reprot': did you mean report?"),
         ("benchmarks.quality dataset=rent", "dataset=rent: did you mean rents?"),
         ("benchmarks.quality loss.weigth=1", "loss.weigth is not an option: did you mean weight?"),
+        *((f"benchmarks.quality {line} --out new", said) for line, said in NOT_USED.items()),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line_before_the_work(

@@ -129,8 +129,10 @@ def test_records_outlive_a_full_disk(tmp_path: Path) -> None:
 
 
 def add_ten(folder: Path, name: str) -> None:
+    plain = {"family": "logits", "group": "main", "memory": None, "also": [], "providers": {}}
+    plain["environment"] = dict.fromkeys(("kind", "device", "date"), "")
     for number in range(10):
-        results.add(folder, "logits", [{"name": f"{name}{number}", "memory": None, "providers": {}}])
+        results.add(folder, "logits", [plain | {"name": f"{name}{number}"}])
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from benchmarks.quality import records
 from benchmarks.quality.__main__ import main
 from benchmarks.quality.boxes import NUMBERS, PATCH, PLACES, SIDE, Boxes, drawn, overlap
+from benchmarks.quality.configuration import METRICS
 
 
 def test_the_ellipse_fills_its_box() -> None:
@@ -43,3 +45,6 @@ def test_a_run_can_be_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (found["dataset"], found["loss"]) == ("boxes_40", "CE + 2 soft labels (label_sigma=0.3)")
     assert set(found["metrics"]["test"]) == {"iou", "iou_50", "iou_75", "mae"} and len(found["curve"]) == 4
     assert isinstance(drawn(2, 1), Boxes)
+    assert main(["boxes", *options]) == main(["boxes", *options, "--steps", "8"]) == 0
+    found = [json.loads(path.read_text()) for path in tmp_path.glob(f"*-ce-*/{METRICS}")]
+    assert {run["config"]["dataset"]["steps"] for run in found} == {4, 8}

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.commands import InputError
 from benchmarks.quality import compare
 from benchmarks.quality.__main__ import main
-from benchmarks.quality.data import Pair
 from benchmarks.quality.records import YARDSTICKS
-from benchmarks.quality.yardsticks import BOOSTED, CONSTANT, cells_of, encoded
+from benchmarks.quality.yardsticks import BOOSTED, CONSTANT, encoded
 
 SMALL = ["model.size=test", "trainer.arguments.max_steps=2", "trainer.arguments.eval_steps=2"]
 SMALL += ["trainer.arguments.per_device_train_batch_size=4"]
@@ -63,13 +63,22 @@ def test_a_table_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     assert str(tmp_path) not in (tmp_path / "out" / "comparison.json").read_text()
 
 
-def test_cells_are_read_back_from_questions() -> None:
-    questions = ["size 3.5, place Upper, West, price?", "place Harbour, price?", "size -2, price?"]
-    assert cells_of([Pair(text, "1") for text in questions], ["size", "place"]) == [
-        {"size": "3.5", "place": "Upper, West"},
-        {"place": "Harbour"},
-        {"size": "-2"},
-    ]
+def test_cells_may_look_like_questions(tmp_path: Path) -> None:
+    """With commas and names of columns in texts, and one column's name at the start of another's."""
+    errors = []
+    for text in ("see; area 7", "see, area 7"):
+        rows = "".join(f'{n % 2},{n},{n % 3},"{text}",{10 * n}\n' for n in range(100, 400))
+        (tmp_path / "flats.csv").write_text(f"floor,floor area,area,note,price\n{rows}")
+        options = [f"dataset.file={tmp_path}/flats.csv", "dataset.target=price", "--out", str(tmp_path)]
+        assert main(["yardsticks", *options]) == 0
+        errors.append(json.loads((tmp_path / YARDSTICKS).read_text())["flats"]["metrics"][BOOSTED]["mae"])
+    assert errors[0] == errors[1] < 100
+
+
+def test_the_duration_without_evaluations_is_estimated() -> None:
+    options = "dataset=debug trainer=debug model.size=test trainer.arguments.eval_strategy=no"
+    (_, config), _ = compare.configurations([*options.split(), "~trainer.arguments.eval_steps"], seeds=1)
+    assert compare.expected_seconds(config) > 0
 
 
 def test_numbers_are_read_and_words_get_places() -> None:
@@ -79,6 +88,10 @@ def test_numbers_are_read_and_words_get_places() -> None:
     known, asked = encoded(["b", "a", "7"], ["a", "never seen"])
     np.testing.assert_equal(known, [2, 1, 0])
     np.testing.assert_equal(asked, [1, np.nan])
+    known, asked = encoded(["", ""], ["", "5"])
+    np.testing.assert_equal(known, [0, 0])  # an empty column is a constant
+    with pytest.raises(InputError, match=r"numbers must fit float64, up to 1.8e308; got 9{50}\.\.\.$"):
+        encoded(["1", "2"], ["9" * 400])
 
 
 def test_a_table_that_trees_can_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import re
 import statistics
 from itertools import chain
@@ -170,6 +171,8 @@ def test_answers_in_words_are_measured_as_by_the_packages(monkeypatch: pytest.Mo
         (read_pairs, b"\n2\n", "line 1: an empty question"),
         (read_pairs, b"\xff\xfe1\t", "not a text file in UTF-8"),
         (downloads.read_gsm8k, b'{"question": "a", "answer": "#### 1"}\n{"question"\n', "line 2: not JSON"),
+        (downloads.read_gsm8k, b"[" * 100_000, "line 1: not JSON"),
+        (downloads.read_multirc, b"1" * 5000, "line 1: not JSON"),
         (downloads.read_gsm8k, b'{"question": "a"}\n', "line 1: expected an object with the texts"),
         (downloads.read_gsm8k, b"[]\n", "line 1: expected an object"),
         (downloads.read_multirc, re.sub(', "label": .', "", multirc(("?", [("a", 1)]))).encode(), "line 1: .*'label'"),
@@ -188,6 +191,10 @@ def test_malformed_files_and_lines_are_named(reader: Any, text: bytes, said: str
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a text file in UTF-8: embedded null byte"):
         read_pairs(tmp_path / "a\0b")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(InputError, match=f"{path}: not a text file in UTF-8: a folder, a pipe or a device"):
+            read_pairs(path)
     whole = write(tmp_path / "data.txt.gz", "1 + 1\n2\n" * 9999).read_bytes()
     for content in (b"not gzip", whole[: len(whole) // 2]):
         (tmp_path / "data.txt.gz").write_bytes(content)
@@ -249,7 +256,9 @@ def test_prepare_writes_nothing_unless_all_is_well(tmp_path: Path) -> None:
 
 def test_missing_data_says_what_to_download_and_where_to_put_it(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(InputError, match=r"Download .*grade-school-math and run\s+python -m .* prepare gsm8k \S+ here"):
-        load(name="gsm8k", format="gsm8k", folder="here", files={"train": "train.tsv"}, limits=ALL, seed=0)
+        load_splits(configure(["dataset=gsm8k", "dataset.folder=here"]))
+    with pytest.raises(InputError, match=r"^here/train.jsonl: no such file$"):
+        load_splits(configure(["dataset=gsm8k", "dataset.folder=here", "dataset.name=own"]))
     for folder, said in (("none", "grade-school-math"), (".", "train.jsonl: no such file")):
         assert downloads.main(["gsm8k", str(tmp_path / folder), str(tmp_path / "out")]) == 2
         assert said in capsys.readouterr().err
@@ -261,7 +270,7 @@ def test_parts_of_a_split_are_measured_from_its_answers(tmp_path: Path) -> None:
     tests = {"one": "b.txt", "both": {"a": "in/a.txt", "b": "b.txt"}}
     files = {"train": "b.txt", "validation": "b.txt", "tests": tests}
     shared: dict[str, Any] = {"name": "arithmetic", "format": "pairs", "folder": str(tmp_path), "files": files}
-    splits = load(**shared, limits=ALL, seed=0)
+    splits = load({**shared, "limits": ALL}, seed=0)
     truths, answers = [pair.answer for pair in splits.tests["both"]], ["2", "5", "no", "10", "11"]
     assert truths == ["2", "4", "6", "10", "12"] and metrics_of_parts("one", splits, ["10", "12"]) == {}
     first, second = (answer_metrics(answers[part], truths[part]) for part in (slice(3), slice(3, None)))
@@ -270,13 +279,36 @@ def test_parts_of_a_split_are_measured_from_its_answers(tmp_path: Path) -> None:
     of_part = dict(zip(map(str, splits.tests["both"]), splits.parts["both"], strict=True))
     assert len(short.tests["both"]) == 4 and short.parts["both"] == [of_part[str(each)] for each in short.tests["both"]]
     assert whole_splits({"metrics": dict.fromkeys(["one", "both", "both/a"])}) == ["one", "both"]
-    assert load(**shared, limits={**ALL, "test": 1}, seed=0).parts == {"both": ["a", "b"]}
+    assert load({**shared, "limits": {**ALL, "test": 1}}, seed=0).parts == {"both": ["a", "b"]}
 
 
 @pytest.mark.parametrize("limit", [0, 2.5, True, "many"])
 def test_limits_are_numbers_of_pairs(limit: Any) -> None:
     with pytest.raises(InputError, match="dataset.limits.test must be null or a whole number of at least 1; got"):
-        load(name="debug", format="generated", limits={"train": 4, "validation": 2, "test": limit}, seed=0)
+        load({"name": "debug", "format": "generated", "limits": {**ALL, "test": limit}}, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ("+dataset.file=x", "dataset has no option 'file' with dataset.format=generated"),
+        ("dataset=table +dataset.folder=x", "dataset has no option 'folder' with dataset.format=table"),
+        ("dataset=gsm8k +dataset.target=x", "dataset has no option 'target' with dataset.format=gsm8k"),
+        ("+dataset.seed=5", "dataset has no option 'seed'; expected one of columns, empty_target, file, "),
+        ("dataset.format=pairs", r"dataset.files must be \{train: FILE, validation: FILE, tests: .*; got None"),
+        ("dataset=gsm8k ~dataset.files.train", r"dataset.files must be .*; got \{'validation': "),
+        ("dataset=gsm8k dataset.files.train=null", "dataset.files.train must be a file; got None"),
+        ("dataset=gsm8k dataset.files.tests.test=[x]", r"dataset.files.tests.test must be a file; got \['x'\]"),
+        ("dataset=gsm8k +dataset.files.tests.t={}", r"dataset.files.tests.t must be a file; got \{\}"),
+        ("dataset=gsm8k +dataset.files.tests.t={a:5}", "5: no such file"),
+    ],
+)
+def test_options_that_a_data_set_does_not_read_are_refused(overrides: str, said: str, tmp_path: Path) -> None:
+    for file in ("train", "validation", "test"):
+        write(tmp_path / f"{file}.jsonl", '{"question": "q", "answer": "#### 1"}\n')
+    more = [f"dataset.folder={tmp_path}"] if "gsm8k" in overrides else []
+    with pytest.raises(InputError, match=said):
+        load_splits(configure(["dataset=debug"] * ("dataset=" not in overrides) + overrides.split() + more))
 
 
 # Tables
@@ -290,8 +322,8 @@ def table(*rows: str, header: str = HEADER) -> str:
 
 
 def load_table(file: Path, target: str | None = "price", seed: int = 0, limits: Any = (), **options: Any) -> Any:
-    limits = {**ALL, **dict(limits)}
-    return load(name="stones", format="table", file=str(file), target=target, limits=limits, seed=seed, **options)
+    options |= {"name": "stones", "format": "table", "file": file, "target": target, "limits": {**ALL, **dict(limits)}}
+    return load(options, seed)
 
 
 def parts_of(splits: Any) -> list[list[Pair]]:

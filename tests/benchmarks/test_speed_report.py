@@ -186,11 +186,20 @@ def test_committed_results_are_whole(device: Path) -> None:
         assert not known or known == {workload.name for workload in table}
 
 
-@pytest.mark.parametrize("content", ["{", '{"schema": 0, "workloads": {}}'])
-def test_results_of_another_form_are_named(content: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", ""),
+        ('{"schema": 0, "workloads": {}}', "expected schema 2; got 0"),
+        ('{"schema": 2, "workloads": {}}', 'expected "workloads" with records; got {}'),
+        ('{"schema": 2, "workloads": {"a": {"name": "a"}}}', "'a' is not a record: without family, "),
+        ('{"schema": 2, "workloads": {"a": 5}}', "'a' is not a record: without fields; got 5"),
+    ],
+)
+def test_results_of_another_form_are_named(content: str, said: str, folder: Path) -> None:
     path = folder / "some-cpu" / "logits.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=re.escape(str(path))):
+    with pytest.raises(InputError, match=re.escape(f"{path}: {said}")):
         report.check(folder)
 
 

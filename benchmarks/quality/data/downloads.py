@@ -75,8 +75,8 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
         where = f"{path}, line {number}"
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: not JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:  # also a number with thousands of digits
+            raise InputError(f"{where}: not JSON: {getattr(error, 'msg', error)}") from error
         yield where, entry
 
 

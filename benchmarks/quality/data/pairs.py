@@ -47,6 +47,8 @@ def as_it_is_or_gzipped(path: Path) -> Path:
 def lines_of(path: Path) -> list[tuple[int, str]]:
     """(number, text) of every line of a UTF-8 text file, gzipped or not."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("a folder, a pipe or a device")
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
             lines = [line.rstrip("\r\n") for line in file]
     except (OSError, EOFError, zlib.error, ValueError) as error:

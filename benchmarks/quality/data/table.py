@@ -41,7 +41,7 @@ def load_table(
     if file is None or target is None:
         raise InputError("dataset=table needs dataset.file=FILE.csv and dataset.target=COLUMN")
     path = Path(file)
-    pairs = answered(read_table(path, target, columns, without), path, empty_target)
+    pairs = answered([pair for _, pair in read_table(path, target, columns, without)], path, empty_target)
     questions = sorted({pair.question for pair in pairs})
     if len(questions) < FEWEST_ROWS:
         raise InputError(f"{file}: {len(questions)} distinct rows; at least {FEWEST_ROWS} are needed")
@@ -64,17 +64,14 @@ def held_out(wanted: int | None, usual: int, available: int, name: str) -> int:
     return size
 
 
-def read_table(path: Path, target: object, columns: object, without: object = None) -> list[Pair]:
-    """A pair for every row; empty cells are omitted."""
+def read_table(path: Path, target: object, columns: object, without: object = None) -> Iterator[tuple[Row, Pair]]:
+    """(its cells in the columns of the question, its pair) for every row; the question omits empty cells."""
     rows = rows_of(path)
     header = next(rows)[1]
     answer, used = columns_used(path, header, target, columns, without)
-    return [pair_of(row_of(cells, header, where), used, answer, where) for where, cells in rows]
-
-
-def header_of(path: Path) -> list[str]:
-    """The names of a table's columns."""
-    return next(rows_of(path))[1]
+    for where, cells in rows:
+        row = row_of(cells, header, where)
+        yield {name: row[name] for name in used}, pair_of(row, used, answer, where)
 
 
 def rows_of(path: Path) -> Iterator[tuple[str, list[str]]]:
