@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from benchmarks import published
+from benchmarks import files, published
 from benchmarks.commands import InputError
 from benchmarks.environment import ROOT, without_paths
 from benchmarks.published import SPACE
@@ -482,6 +482,13 @@ def test_advice_that_the_records_do_not_bear_out_is_found(committed: Path, monke
 def test_committed_results_agree_with_their_tables() -> None:
     assert report.check(report.FOLDER) == []
     assert all(one.evidence for one in advice.HELP + advice.ADVICE)
+
+
+def test_committed_yardsticks_are_of_the_rows_of_the_runs() -> None:
+    datasets = by_dataset(records.read([report.FOLDER]))
+    for name, yardstick in files.read_json(report.FOLDER / records.YARDSTICKS).items():
+        sizes = [run["sizes"] for group in datasets[name].values() for run in group]
+        assert sizes == [yardstick["sizes"]] * len(sizes), name
 
 
 def test_a_cell_of_a_table_worked_out_by_other_means() -> None:
