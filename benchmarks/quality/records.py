@@ -41,7 +41,7 @@ SHAPE: dict[str, Any] = {
     "curve": [{"step": int, EACH: NUMBER}],
     "metrics": {EACH: {EACH: NUMBER}},
     "errors": {EACH: [int]},
-    "config": {"dataset": dict, "model": dict, "loss": dict},
+    "config": {"dataset": {"name": str}, "model": {"name": str}, "loss": dict},
     "environment": {
         **dict.fromkeys(("device", "python", "commit", "command", "date"), str),
         "threads": int,
@@ -131,7 +131,10 @@ def read(folders: Sequence[Path], output: Path | None = None, replace: bool = Fa
 def read_run(path: Path) -> Record:
     """A run's record."""
     try:
-        return record_of(json.loads(path.read_text(encoding="utf-8")), path.parent)
+        record = record_of(json.loads(path.read_text(encoding="utf-8")), path.parent)
+        if wrong := misfits(record, SHAPE):
+            raise ValueError(f"without {', '.join(wrong)}")
+        return record
     except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not the metrics of a run with its predictions next to it: {error!r}") from error
 

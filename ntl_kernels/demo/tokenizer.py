@@ -59,6 +59,7 @@ def bounded_answer(question: Mapping[str, str], content: bytes) -> dict[str, Any
 def send_answer(
     sender: Connection, question: Mapping[str, str], content: bytes, seconds: int, most_memory: int
 ) -> None:
+    """Send the answer, in the process of :func:`bounded_answer`."""
     warnings.simplefilter("ignore")  # the page shows them
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stderr = os.fdopen(os.dup(2), "w")

@@ -245,6 +245,7 @@ def test_names_in_records_name_files_in_the_folder_alone(runs: Path, tmp_path: P
     assert len([path for path in written if path.suffix == ".png"]) == len(escaping)
 
 
+BARE = json.dumps({**run_of("ce", 1, 1.0, 0.1), "environment": {}})
 NESTED = json.dumps({**record("n", "CE", 1, 1.0), "curve": [{}], "metrics": {"test": 5, "n": {"a": "x"}}})
 
 
@@ -252,6 +253,7 @@ NESTED = json.dumps({**record("n", "CE", 1, 1.0), "curve": [{}], "metrics": {"te
     ("file", "content", "said"),
     [
         ("ce1/metrics.json", "{", "ce1/metrics.json: not the metrics of a run"),
+        ("ce1/metrics.json", BARE, "ce1/metrics.json: not the metrics of a run .*without environment.device, "),
         ("ce1/predictions-test.jsonl", "{}\n", "ce1/metrics.json: not the metrics .*'answer'"),
         ("runs.jsonl", "{}\n", "runs.jsonl, line 1: not a record: without dataset, .*; delete this line"),
         ("runs.jsonl", '\n{"dat\n{}', "runs.jsonl, line 2: not a record: .* go on with the other 1$"),
