@@ -66,8 +66,8 @@ def choices(group: str) -> list[str]:
 
 
 def is_whole(value: Any, least: int) -> bool:
-    """Whether a value is a whole number of at least ``least``."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    """Whether a value is a whole number of at least ``least`` that fits int64."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
 
 
 def one_of(*known: str | None) -> tuple[Callable[[Any], bool], str]:
@@ -86,6 +86,7 @@ EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "samples": (lambda value: is_whole(value, 0), "a number of answers, or 0 for none"),
     "beams": (lambda value: is_whole(value, 1), "a number of beams; 1 is greedy"),
     "dataset.ratings": (lambda value: value in (None, True, False), "true or false"),
+    "trainer.arguments": (lambda value: isinstance(value, DictConfig), "a mapping"),
     "trainer.train": SWITCH,
     "trainer.resume": (lambda value: isinstance(value, (bool, str)), "true, false or the path of a checkpoint"),
     "trainer.save_model": SWITCH,

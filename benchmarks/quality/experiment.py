@@ -30,7 +30,7 @@ from .data.pairs import FINAL, sample
 from .metrics import answer_metrics, check_text_metrics, in_digits
 from .names import median_of, split_of
 from .tasks import Decode, Decoded, Sample, make_task
-from .training import Answering, checkpoint_of, forget_others, is_trained, seconds_of, training_arguments
+from .training import ARGUMENTS, Answering, checkpoint_of, forget_others, is_trained, seconds_of, training_arguments
 
 Predictions = dict[str, tuple[Sequence[Pair], Sequence[str]]]
 """Split -> its questions with their answers, and those of the model."""
@@ -147,15 +147,18 @@ def run_from(
     task = make_task(config, splits)
     if config.samples and task.sample is None:
         raise InputError(f"samples={config.samples} needs a model whose answers are tokens; {task.loss} trains a value")
-    trainer = task.trainer(
-        model=task.model,
-        args=arguments,
-        train_dataset=splits.train,
-        eval_dataset=splits.validation,
-        data_collator=task.collate,
-        processing_class=task.codec.tokenizer,  # saved with every checkpoint
-        **task.trainer_arguments,
-    )
+    try:
+        trainer = task.trainer(
+            model=task.model,
+            args=arguments,
+            train_dataset=splits.train,
+            eval_dataset=splits.validation,
+            data_collator=task.collate,
+            processing_class=task.codec.tokenizer,  # saved with every checkpoint
+            **task.trainer_arguments,
+        )
+    except ValueError as error:  # of arguments that do not go together
+        raise InputError(f"{ARGUMENTS}: {error}") from error
     if progress is not None:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(progress)

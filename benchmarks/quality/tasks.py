@@ -171,7 +171,7 @@ def token_task(config: DictConfig, model: Any, codec: Codec, splits: Splits) -> 
         chosen = number_level_config(config.loss)
         added = NumberLevelLoss(codec.tokenizer, codec.vocab_size, reweigh=chosen.reweigh)
         measured = {"numbers": codec.numbers(), "ntl_config": NTLConfig(weight=0.0)}
-        trainer, arguments = AddedLossTrainer, {"added": added, "weight": chosen.weight, **measured}
+        trainer, arguments = AddedLossTrainer, {"added": added, "weight": float(chosen.weight), **measured}
     else:
         grouped = None if config.loss.name == GAUSSIAN else config.loss.get("group_by", "length")
         numbers = codec.numbers(grouped)

@@ -413,6 +413,11 @@ def test_a_folder_that_no_run_has_made_keeps_what_a_run_would_replace(name: str,
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("loss", ["ntl_was", "number_level"])
+def test_a_weight_may_be_an_int_beyond_int64(loss: str, tmp_path: Path) -> None:
+    assert losses_of(small_run(tmp_path, f"loss={loss}", f"loss.weight={10**30}"))
+
+
 def test_a_full_disk_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **kwargs: Any) -> None:
         raise SafetensorError("File too large (os error 27)")
@@ -457,6 +462,10 @@ def test_a_full_disk_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.Mon
         ("trainer.resume=not/there", "trainer.resume=not/there: no checkpoint"),
         ("trainer.resume=5", "trainer.resume must be true, false or the path of a checkpoint; got 5"),
         ("model=null", "^model must be one of .*; got null$"),
+        ("trainer.arguments=5", "trainer.arguments must be a mapping; got 5"),
+        ("trainer.arguments.save_strategy=best", "trainer.arguments: `args.metric_for_best_model` must be provided"),
+        ("+trainer.arguments.label_smoothing_factor=0.1", "trainer.arguments: the Trainer was given label_smoothing=0"),
+        (f"samples={10**30}", "samples must be a number of answers"),
         ("trainer.arguments.report_to=5", "trainer.arguments.report_to must be .*; got 5"),
         ("trainer.arguments.max_steps=x", "trainer.arguments.max_steps must be a whole number of at least -1; got 'x'"),
         ("trainer.arguments.max_steps=1.5", "max_steps must be a whole number of at least -1; got 1.5"),

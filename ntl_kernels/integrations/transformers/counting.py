@@ -13,6 +13,7 @@ from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard
 from torch import Tensor
 
 from ...config import NTLOutput
+from ...problem import as_number
 from ...tokens import NumberTokens
 from .targets import IGNORE_INDEX, Targets, Window, count_labels, label_names
 
@@ -77,16 +78,16 @@ def sums_of(parts: NTLOutput, targets: Targets, window: Window) -> Sums:
     numbers = weight
     if targets.number_weights is not None:
         numbers = number_tokens.count(targets.labels, targets.number_weights != 0).to(device)
-    over_tokens = config.mean_over == "tokens"
+    over_tokens, factor = config.mean_over == "tokens", as_number(config.weight)
     ntl = parts.ntl * (parts.num_tokens if over_tokens else parts.num_numbers)
-    of_labels = parts.cross_entropy if config.label_share == 1 else parts.loss.detach() - config.weight * parts.ntl
+    of_labels = parts.cross_entropy if config.label_share == 1 else parts.loss.detach() - factor * parts.ntl
     return Sums(
         tokens=tokens,
         numbers=numbers,
         cross_entropy=parts.cross_entropy * parts.num_tokens,
         of_labels=of_labels * parts.num_tokens,
         ntl=ntl,
-        weighted_ntl=config.weight * ntl,
+        weighted_ntl=factor * ntl,
         ntl_count=tokens if over_tokens else weight,
         correct=parts.token_accuracy * tokens,
         number_error=parts.number_mae * numbers,
