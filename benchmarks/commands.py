@@ -91,7 +91,7 @@ def writable_file(path: Path) -> Path:
 
 def count(text: str) -> int:
     """For ``type=``: a whole number of at least 1."""
-    if not (text.isascii() and text.isdigit() and int(text)):
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**63):
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1; got {text!r}")
     return int(text)
 

@@ -46,6 +46,7 @@ NOT_USED = {
         ("benchmarks.distributed --loss fusde", "argument --loss: invalid choice 'fusde': did you mean fused?"),
         ("benchmarks.inspect --target cpu", "argument --target: invalid choice 'cpu'; expected one of sm_80, sm_90, "),
         ("benchmarks.speed run --threads 0", "argument --threads: expected a whole number of at least 1; got '0'"),
+        (f"benchmarks.quality boxes --pictures {10**30}", "argument --pictures: expected a whole number of at least 1"),
         ("benchmarks.speed run --seconds nan", "argument --seconds: expected a number of seconds above 0; got 'nan'"),
         ("benchmarks.speed run --dry --providers nope --out new", "no provider matches 'nope'; expected one of copy, "),
         ("benchmarks.speed run --suite gpu --device cpu --out new", "--suite gpu needs a GPU, or --dry; got --device "),
