@@ -84,8 +84,8 @@ def writable(folder: Path, complaint: str = "{folder}: cannot write there") -> P
 def writable_file(path: Path) -> Path:
     """The same for a file: its folder is created and tested."""
     writable(path.parent)
-    if path.is_dir():
-        raise InputError(f"{path}: a folder; the results go into a file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: not a file; the results go into a file")
     return path
 
 

@@ -32,6 +32,8 @@ def replacing(path: Path) -> Iterator[Path]:
     there is moved aside and then removed.
     """
     path = Path(os.path.realpath(path))  # a link stays a link
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path}: a device or a pipe, which a file cannot replace")
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")  # no other process uses this name
     try:

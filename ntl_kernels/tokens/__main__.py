@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         best = verdict(tokenizer, vocab_of(tokenizer), Options()).best
         for options in dict.fromkeys([Options(), best]):
             print(f"{options.call}\n{NumberTokens.from_tokenizer(tokenizer, None, *options).describe(3)}\n")
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(f"{path}: {error}")
     return 0
 

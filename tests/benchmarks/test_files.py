@@ -6,19 +6,21 @@ import io
 import itertools
 import json
 import multiprocessing
+import os
 import random
 import re
 import resource
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import files
-from benchmarks.commands import InputError
+from benchmarks.commands import InputError, writable_file
 from benchmarks.environment import ROOT
 from benchmarks.quality import records
 from benchmarks.quality.configuration import configure
@@ -122,10 +124,15 @@ def test_records_outlive_a_full_disk(tmp_path: Path) -> None:
             unfinished.mkdir()
             (unfinished / name).touch()
     assert [*(tmp_path / "new").iterdir()] == [tmp_path / "new" / "b"]
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for write in (partial(files.write, text="x"), writable_file):
+        with pytest.raises(InputError, match="pipe: (a device or a pipe, which|not a file; the results)"):
+            write(pipe)
+    assert pipe.is_fifo()
     with suppress(FileNotFoundError), files.replacing(tmp_path / "new") as unfinished:
         (unfinished / "inner").mkdir(parents=True)
         (unfinished / "not" / "there").touch()
-    assert set(tmp_path.iterdir()) == {path, link, tmp_path / "new"}
+    assert set(tmp_path.iterdir()) == {path, link, pipe, tmp_path / "new"}
 
 
 def add_ten(folder: Path, name: str) -> None:
