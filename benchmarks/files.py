@@ -21,9 +21,6 @@ except ImportError:  # Windows
     fcntl = None
 
 
-EACH = ""
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Where to write a file or a folder; at the end of the block, it is flushed and takes the place of ``path``.
@@ -80,10 +77,14 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
         return content
 
 
+EACH = ""
+"""In a shape, every field that it does not name."""
+
+
 def misfits(value: Any, shape: Any, name: str = "") -> list[str]:
     """The names of fields that a JSON value lacks or has with another type.
 
-    A shape is a type, [the shape of every item] or {field: its shape}, where EACH stands for every other field.
+    A shape is a type, [the shape of every item] or {field: its shape}, with EACH for the others.
     """
     if not isinstance(shape, (dict, list)):
         return [] if isinstance(value, shape) else [name]

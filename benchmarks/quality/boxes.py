@@ -158,8 +158,7 @@ def main(arguments: Sequence[str]) -> int:
     for override in chosen.loss:
         if not re.match(r"loss=\w+$|[+~]*loss\.(?!balance|group_by)", override):
             raise InputError(f"boxes takes loss=L and its options, except balance and group_by; got {override}")
-    loss = chosen.loss if any(each.startswith("loss=") for each in chosen.loss) else ["loss=ce", *chosen.loss]
-    config = configure([*loss, f"seed={chosen.seed}"])
+    config = configure(["loss=ce", *chosen.loss, f"seed={chosen.seed}"])  # the last loss counts
     check(config)
     if config.loss.name == "number_level":
         raise InputError("loss=number_level needs one token for each digit; a corner of a box is one token")

@@ -131,10 +131,7 @@ def read(folders: Sequence[Path], output: Path | None = None, replace: bool = Fa
 def read_run(path: Path) -> Record:
     """A run's record."""
     try:
-        record = record_of(json.loads(path.read_text(encoding="utf-8")), path.parent)
-        if wrong := misfits(record, SHAPE):
-            raise ValueError(f"without {', '.join(wrong)}")
-        return record
+        return whole(record_of(json.loads(path.read_text(encoding="utf-8")), path.parent))
     except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not the metrics of a run with its predictions next to it: {error!r}") from error
 
@@ -147,13 +144,18 @@ def read_records(path: Path) -> list[Record]:
     found = []
     for place, line in lines:
         try:
-            found.append(json.loads(line))
-            if wrong := misfits(found[-1], SHAPE):
-                raise ValueError(f"without {', '.join(wrong)}")
+            found.append(whole(json.loads(line)))
         except (RecursionError, ValueError) as error:
             without = f"delete this line to go on with the other {len(lines) - 1}"
             raise InputError(f"{path}, line {place}: not a record: {error}; {without}") from error
     return found
+
+
+def whole(record: Any) -> Record:
+    """The record; raise a ValueError if it lacks a field."""
+    if wrong := misfits(record, SHAPE):
+        raise ValueError(f"without {', '.join(wrong)}")
+    return record
 
 
 def key_of(record: Record) -> tuple[str, str, str, int]:

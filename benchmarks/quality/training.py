@@ -34,10 +34,8 @@ from .models import checkpoints, is_whole_checkpoint, kept, newest_checkpoint, s
 IGNORE = -100
 SECONDS = "seconds_of_training"
 ARGUMENTS = "trainer.arguments"
-LEAST = {"max_steps": -1} | dict.fromkeys(
-    ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "save_total_limit"), 1
-)
-LEAST["eval_accumulation_steps"] = 1
+AT_LEAST_1 = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+LEAST = {"max_steps": -1, **dict.fromkeys((*AT_LEAST_1, "eval_accumulation_steps", "save_total_limit"), 1)}
 """The least values of numbers, if not 0."""
 ELSEWHERE = {"resume_from_checkpoint": "; use trainer.resume", "do_train": "; use trainer.train", "push_to_hub": ""}
 """Arguments without effect -> what has it."""
